@@ -29,6 +29,7 @@ namespace {
 using recover::Company;
 
 constexpr const char* kMembersFile = "members";
+constexpr const char* kMemberHint = "take a line of the file members in the folder of the run";
 
 SocketAddress address_named(const std::string& text) {
   const auto colon = text.rfind(':');
@@ -37,10 +38,14 @@ SocketAddress address_named(const std::string& text) {
     std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
   }
   if (port == 0) {
-    throw Error(ErrorCode::usage, fmt::format("--member {}: no HOST:PORT", text),
-                "take a line of the file members in the folder of the run");
+    throw Error(ErrorCode::usage, fmt::format("--member {}: no HOST:PORT", text), kMemberHint);
   }
-  return {host_named(text.substr(0, colon)), htons(port)};
+  try {
+    return {host_named(text.substr(0, colon)), htons(port)};
+  } catch (const Error& error) {
+    throw Error(ErrorCode::usage, fmt::format("--member {}: {}", text, error.message()),
+                kMemberHint);
+  }
 }
 
 std::vector<SocketAddress> contacts(const ElasticOptions& options,

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 
@@ -34,7 +35,14 @@ struct PlanRoutesOptions {
 /// "5,3,3": sizes; "6": so many stages, with equal numbers of nodes.
 std::vector<int> parse_sizes(const std::string& text, int nodes) {
   std::vector<int> sizes;
-  for (const double size : parse_numbers("--stages", text)) sizes.push_back(static_cast<int>(size));
+  for (const double size : parse_numbers("--stages", text)) {
+    if (size != std::floor(size) || size > nodes) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("--stages {}: {:g} is no number of stages or nodes", text, size),
+                  fmt::format("give whole numbers up to {}, as many as there are nodes", nodes));
+    }
+    sizes.push_back(static_cast<int>(size));
+  }
   if (sizes.size() > 1) return sizes;
   const int stages = sizes.front();
   if (stages < 2 || nodes % stages != 0) {

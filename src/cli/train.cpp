@@ -96,6 +96,10 @@ void end_if_stopped(const TrainOutcome& outcome, bool speaks) {
 }
 
 void run(const TrainArguments& arguments) {
+  if (!arguments.company.members.empty() && !arguments.company.joins) {
+    throw Error(ErrorCode::usage, "--member says where a run is that goes on, and is for --join",
+                "add --join, or leave --member out");
+  }
   StopSignals signals(is_first_process());  // loading and finding each other may take long too
   const int ranks = rank_count(arguments.ranks);
   config::LoadedRun loaded;

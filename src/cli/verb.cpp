@@ -33,7 +33,8 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
     command += " " + verb->get_name();
   }
   const std::string help = "see " + command + " --help";
-  const auto unknown = app.remaining(true);
+  auto unknown = app.remaining(true);
+  std::erase(unknown, "--");  // what comes behind it is known
   if (unknown.empty()) {
     return {ErrorCode::usage, command + ": " + shortened(error.what(), 300), help};
   }

@@ -43,7 +43,7 @@ void check(const RouteProblem& problem) {
   }
   if (placed != problem.nodes()) {
     refuse(fmt::format("stages of {} nodes for {} nodes", placed, problem.nodes()),
-           "give stages sizes that add up to the nodes");
+           "give sizes of stages that add up to the nodes");
   }
   if (problem.length < 2 || problem.length > problem.stages()) {
     refuse(fmt::format("routes of {} of {} stages", problem.length, problem.stages()),

@@ -51,8 +51,8 @@ class Company {
   /// epoch may be ended by `change`, on any rank.
   virtual bool wants_change() const = 0;
   virtual void change() = 0;
-  /// This rank is to go: from now on it wants a change, and the next one (`change` here) is its
-  /// last.
+  /// This rank is to go, and nothing it has is needed any more: from now on it wants a change, and
+  /// this epoch is its last, whatever that ends of.
   virtual void leave() = 0;
   /// The run is over for this rank. Waits until it is for all ranks of the epoch, so that nobody
   /// takes what follows for a loss; StoppedByPeer where one is lost before.

@@ -170,7 +170,9 @@ void Epochs::choose_recovery(LostState lost) {
   try {
     recovery_.from = recover::choose_sources(lost.pieces, lost.losses);
   } catch (const Error& error) {
-    throw_on_all(all(), error);
+    // Of an epoch that begins the cause is told later.
+    throw_on_all(all(), Error(error.code(), fmt::format("{}; {}", epoch_.cause, error.message()),
+                              error.hint()));
   }
   recovery_.lost = recover::lost_blocks(recovery_.from.sources, blocks_before_);
 }

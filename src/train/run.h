@@ -151,6 +151,7 @@ class Run {
   bool save_asked_ = false;       // by one that was not yet
   bool is_resumed_ = false;       // from a checkpoint, when it was started
   bool is_asked_ = true;          // by a signal to some rank, before the first step perhaps
+  bool leaves_ = false;           // this rank was told to, alone
 
   /// What this rank has of the run while it goes from one epoch to the next.
   struct {

@@ -359,7 +359,7 @@ bool Run::are_all_told_to_leave() {
     count = told();
   }
   if (count == setup_->world.size()) return true;
-  if (is_told_to_leave()) epochs_->leave_run();
+  leaves_ = is_told_to_leave();
   return false;
 }
 
@@ -368,17 +368,22 @@ bool Run::are_all_told_to_leave() {
 bool Run::changes_members() {
   if (!epochs_ || state_.step == epochs_->first_step()) return false;
   bool leaves = false;
+  Communicator& ranks = setup_->world.all();
   if (!cuts_again()) {
     if (!is_asked_) return false;
-    Communicator& ranks = setup_->world.all();
-    const bool is_leaving = is_told_to_leave() && epochs_->wants_change();
-    leaves = ranks.combine(is_leaving ? 1 : 0, ReduceOp::max) != 0;
+    leaves = ranks.combine(leaves_ ? 1 : 0, ReduceOp::max) != 0;
     const bool comes = ranks.combine(epochs_->wants_change() ? 0 : 1, ReduceOp::max) == 0;
     if (!leaves && !comes) return false;
   }
   // What only the one who leaves has would go with it.
   if (leaves && !others_have_all(setup_->config, setup_->plan.mesh)) save_now();
   tell(saving_->finish());
+  if (leaves) {
+    // It goes with the epoch, whatever that ends of: not before its state is safe, and before
+    // another ends it.
+    if (leaves_) epochs_->leave_run();
+    ranks.barrier();
+  }
   carried_.is_changing = true;
   epochs_->change();
   return true;

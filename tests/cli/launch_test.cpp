@@ -20,7 +20,9 @@ TEST(Launch, StartsTrainingRunsOnly) {
   EXPECT_NE(outcome.err.find("heddle launch starts the ranks of a training run"), std::string::npos)
       << outcome.err;
   EXPECT_EQ(run_heddle({"launch", "--ranks", "2"}).status, kUsage);
-  EXPECT_EQ(run_heddle({"launch", "--ranks", "1", "--", "train", "run.toml"}).status, kUsage);
+  const Outcome alone = run_heddle({"launch", "--ranks", "1", "--", "train", "run.toml"});
+  EXPECT_EQ(alone.status, kUsage);
+  EXPECT_NE(alone.err.find("--ranks: Value 1 not in range"), std::string::npos) << alone.err;
 }
 
 TEST(Launch, IsNotStartedByAnotherLauncher) {

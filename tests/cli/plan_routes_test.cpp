@@ -107,6 +107,7 @@ TEST_F(PlanRoutes, RefuseWhatCannotBe) {
   files_.write("links.json", four_nodes());
   expect_refusal(plan({}), 2, {"--stages or --nodes is needed"});
   expect_refusal(plan({"--stages", "3"}), 2, {"4 nodes do not make 3 equal stages"});
+  expect_refusal(plan({"--stages", "2.5"}), 2, {"--stages 2.5: 2.5 is no number of stages"});
   expect_refusal(plan({"--stages", "4", "--skip", "0.75"}), 2, {"routes of 1 of 4 stages"});
   expect_refusal(plan({"--nodes", "0,1 1 2"}), 2, {"node 1, which has a stage already"});
   expect_refusal(plan({"--nodes", "0,1 2 4"}), 2, {"node 4, which there is not"});

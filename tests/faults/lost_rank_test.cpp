@@ -53,10 +53,19 @@ bool has_done(const TinyRun& run, std::int64_t step) {
          std::string::npos;
 }
 
+bool is_saving(const TinyRun& run) {
+  if (!fs::exists(run.checkpoints())) return false;
+  for (const auto& entry : fs::directory_iterator(run.checkpoints())) {
+    if (entry.path().filename().string().find(".tmp-") != std::string::npos) return true;
+  }
+  return false;
+}
+
 struct Loss {
   int rank = 0;
   int signal = SIGKILL;
   std::int64_t after_step = 0;
+  bool in_save = false;  ///< not before a checkpoint is being written
 };
 
 /// Launches four ranks and does this to some of them, one after the other.
@@ -72,6 +81,9 @@ Outcome launch(const TinyRun& run, const std::vector<std::string>& mesh,
   std::thread fate([&] {
     for (const Loss& loss : losses) {
       while (!is_over && !has_done(run, loss.after_step)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      while (!is_over && loss.in_save && !is_saving(run)) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       const pid_t process = is_over ? 0 : process_of(run, loss.rank);
@@ -212,6 +224,23 @@ TEST(Elastic, ANewcomerWithOtherDataEndsAndTheOthersGoOn) {
   EXPECT_EQ(left.status, static_cast<int>(ErrorCode::stopped)) << left.err;
 }
 
+TEST(Elastic, ANewcomerWithAnotherTokenIsToldSo) {
+  const TinyRun run;
+  ByHand ranks(run, "it is not let in");
+  const auto began = std::chrono::steady_clock::now();
+  const Outcome newcomer = ranks.newcomer({"recover.timeout=600"}, "another token, just as long");
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(300));
+  EXPECT_EQ(newcomer.status, static_cast<int>(ErrorCode::peer)) << newcomer.err;
+  EXPECT_NE(newcomer.err.find("none of 2 addresses of members lets this process in: 127.0.0.1:"),
+            std::string::npos)
+      << newcomer.err;
+  EXPECT_NE(newcomer.err.find("has another token than this process"), std::string::npos)
+      << newcomer.err;
+  const Outcome first = ranks.end(0);
+  EXPECT_EQ(first.status, static_cast<int>(ErrorCode::stopped));
+  EXPECT_NE(first.err.find("a newcomer (process "), std::string::npos) << first.err;
+}
+
 /// Those that are started in their place would wait for each other.
 TEST(Elastic, ALauncherWhoseRanksAreAllKilledEndsSoon) {
   const TinyRun run;
@@ -286,6 +315,24 @@ TEST(Elastic, ARankThatIsToldToLeaveTakesNothingWithIt) {
   }
 }
 
+/// A spare that leaves ends the epoch at once, when the other has not saved yet what it alone has.
+TEST(Elastic, ARankThatIsToldToLeaveStaysUntilItsStateIsSafe) {
+  const TinyRun run({{"hidden_size", 512}, {"intermediate_size", 1024}});
+  const Outcome outcome =
+      launch(run,
+             {"parallel.zero=0", "parallel.dp=2", "parallel.pp=2", "train.steps=40",
+              "checkpoint.every=1000"},
+             {},
+             {{.rank = 3, .after_step = 10},
+              {.rank = 2, .signal = SIGTERM, .after_step = 20},
+              {.rank = 1, .signal = SIGTERM, .after_step = 20, .in_save = true}});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* said : {"member 1 waits: 2 compute", "1 rank goes on as epoch 3"}) {
+    EXPECT_NE(outcome.err.find(said), std::string::npos) << said << "\n" << outcome.err;
+  }
+  expect_every_step_once(run, 40);
+}
+
 TEST(Elastic, ARankThatLeftDoesNotMakeALostRunAStoppedOne) {
   const TinyRun run;
   const Outcome outcome = launch(run, {"parallel.zero=0", "train.steps=2000"}, {},
@@ -293,6 +340,20 @@ TEST(Elastic, ARankThatLeftDoesNotMakeALostRunAStoppedOne) {
                                   {.rank = 0, .after_step = 100},
                                   {.rank = 2, .after_step = 100}});
   EXPECT_EQ(outcome.status, static_cast<int>(ErrorCode::peer)) << outcome.err;
+}
+
+TEST(Elastic, MembersAreNamedForThoseWhoJoinOnly) {
+  const TinyRun run;
+  const Outcome outcome = run.train({}, {"--member", "127.0.0.1:2000"});
+  EXPECT_EQ(outcome.status, static_cast<int>(ErrorCode::usage));
+  EXPECT_NE(outcome.err.find("--member"), std::string::npos) << outcome.err;
+  const Outcome nowhere =
+      run.train({}, {"--join", "--ranks", "2", "--member", "no-such-machine.invalid:2000"},
+                {.environment = {{"HEDDLE_TOKEN", kToken}}});
+  EXPECT_EQ(nowhere.status, static_cast<int>(ErrorCode::usage));
+  EXPECT_NE(nowhere.err.find("--member no-such-machine.invalid:2000: there is no machine"),
+            std::string::npos)
+      << nowhere.err;
 }
 
 TEST(Elastic, NeedsRanksThatAreProcesses) {

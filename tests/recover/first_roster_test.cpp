@@ -15,6 +15,8 @@
 namespace heddle::recover {
 namespace {
 
+constexpr std::chrono::seconds kLong{60};
+
 /// One of this machine's addresses that others could call; nothing: it has none.
 std::optional<std::uint32_t> outer_host() {
   ifaddrs* all = nullptr;
@@ -43,11 +45,11 @@ FirstRoster agreed_by(const std::vector<std::uint32_t>& called) {
     joined.sockets.resize(called.size() + 1);
     of_first.sockets.emplace_back(accept(listening.get(), nullptr, nullptr));
     others.emplace_back([rank = static_cast<int>(i) + 1, joined = std::move(joined)] {
-      agree_on_first({.rank = rank, .token = right_token()}, joined, 1001);
+      agree_on_first({.rank = rank, .token = right_token()}, joined, 1001, kLong);
     });
   }
-  FirstRoster agreed =
-      agree_on_first({.rank = 0, .address = "localhost", .token = right_token()}, of_first, 1000);
+  FirstRoster agreed = agree_on_first({.rank = 0, .address = "localhost", .token = right_token()},
+                                      of_first, 1000, kLong);
   for (std::thread& other : others) other.join();
   return agreed;
 }
@@ -67,6 +69,24 @@ TEST(FirstRoster, HasItsNameWhereAllAreOnOneMachine) {
   const std::uint32_t inner = htonl(INADDR_LOOPBACK);
   for (const Member& member : agreed_by({inner, inner}).roster.members) {
     EXPECT_EQ(member.host, inner);
+  }
+}
+
+TEST(FirstRoster, IsNotWaitedForLongerThanRanksMayTakeToMeet) {
+  const TcpListener own = listen_on(0, 1, TcpReach::this_machine);
+  const Socket listening(own.socket);
+  const auto frozen = call_once({htonl(INADDR_LOOPBACK), htons(own.port)},
+                                std::chrono::steady_clock::now() + kLong);
+  JoinedRanks joined;
+  joined.sockets.emplace_back();
+  joined.sockets.emplace_back(accept(listening.get(), nullptr, nullptr));
+  try {
+    agree_on_first({.rank = 0, .address = "localhost", .token = right_token()}, joined, 1000,
+                   std::chrono::seconds(1));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::peer);
+    EXPECT_EQ(error.message(), "rank 1 has said nothing for 1 s while ranks were joining");
   }
 }
 

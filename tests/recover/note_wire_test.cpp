@@ -26,8 +26,8 @@ std::string refusal_of(std::span<const std::byte> message, const Token& token = 
 }
 
 TEST(NoteWire, WhatIsSealedIsOpened) {
-  for (auto kind : {Note::Kind::heartbeat, Note::Kind::refusal, Note::Kind::accepted,
-                    Note::Kind::join}) {
+  for (auto kind :
+       {Note::Kind::heartbeat, Note::Kind::refusal, Note::Kind::accepted, Note::Kind::join}) {
     Note note{.kind = kind, .run = 1, .from = {.id = 7}, .sequence = 1, .epoch = 2};
     EXPECT_EQ(*open(seal(note, right_token()), right_token()), note);
   }

@@ -30,6 +30,8 @@ void Callers::add_to(std::vector<pollfd>& entries) const {
   }
 }
 
+std::string Callers::own_name() const { return rank_or(own_.rank, "the one that it called"); }
+
 void Callers::accept_all() {
   while (callers_.size() < kMostCallers && is_readable(listening_.get(), Clock::now())) {
     sockaddr_in from{};
@@ -101,14 +103,13 @@ Callers::State Callers::listen_to(Caller& caller, Guest& guest) {
   if (token_.accepts(caller.proof, kCaller, proved(caller.hello, caller.challenge.nonce))) {
     return State::through;
   }
-  return send_away(caller, fmt::format("has another token than rank {}", own_.rank));
+  return send_away(caller, fmt::format("has another token than {}", own_name()));
 }
 
 Callers::State Callers::check_hello(Caller& caller) {
   if (!token_ && caller.hello.has_token == 0) return State::through;
   if (caller.hello.has_token == 0) {
-    return send_away(caller,
-                     fmt::format("was started without a token, rank {} with one", own_.rank));
+    return send_away(caller, fmt::format("was started without a token, {} with one", own_name()));
   }
   if (token_) {
     caller.challenge.has_token = 1;
@@ -117,21 +118,22 @@ Callers::State Callers::check_hello(Caller& caller) {
   }
   write_bytes(caller.socket.get(), &caller.challenge, sizeof(Challenge));
   if (token_) return State::talking;
-  return send_away(caller, fmt::format("was started with a token, rank {} without one", own_.rank));
+  return send_away(caller, fmt::format("was started with a token, {} without one", own_name()));
 }
 
 Callers::State Callers::send_away(const Caller& caller, const std::string& why) {
   ++refused_;
   const bool is_named = caller.read >= sizeof(Hello);
-  const std::string who = is_named ? fmt::format("rank {} ({}, from {})", caller.hello.rank,
-                                                 caller.hello.who(), caller.from.host_text())
-                                   : fmt::format("a caller from {}", caller.from.host_text());
+  const std::string who =
+      is_named ? fmt::format("{} ({}, from {})", rank_or(caller.hello.rank, "a newcomer"),
+                             caller.hello.who(), caller.from.host_text())
+               : fmt::format("a caller from {}", caller.from.host_text());
   if (refused_ <= kMostNamed) {
     log_warn("{} {}: it is not let in{}", who, why,
              refused_ == kMostNamed ? "; no more of these will be named" : "");
   }
   const std::string text =
-      fmt::format("{} {}", is_named ? fmt::format("rank {}", caller.hello.rank) : "this rank", why);
+      fmt::format("{} {}", rank_or(is_named ? caller.hello.rank : -1, "this process"), why);
   // What was not read when a connection is closed would take the answer with it. Who sends more
   // than a caller has to say may go without: it could keep on sending.
   char rest[4096];

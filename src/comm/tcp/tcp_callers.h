@@ -45,6 +45,7 @@ class Callers {
   };
   enum class State { talking, through, gone };
 
+  std::string own_name() const;
   void accept_all();
   State listen_to(Caller& caller, Guest& guest);
   /// Reads on until `bytes` of hello and proof are there; gone when they will not be.

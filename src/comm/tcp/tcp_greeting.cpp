@@ -19,6 +19,10 @@ std::string Hello::who() const {
   return fmt::format("process {} on {}", process, name);
 }
 
+std::string rank_or(int rank, const char* otherwise) {
+  return rank < 0 ? otherwise : fmt::format("rank {}", rank);
+}
+
 Hello own_hello(int rank, int size, std::uint16_t port, int meeting) {
   Hello hello{
       .rank = rank, .size = size, .port = htons(port), .process = getpid(), .meeting = meeting};
@@ -47,7 +51,8 @@ bool say_hello(const Socket& to, Hello hello, const Token& token, const std::str
   if (!read_bytes(to.get(), &challenge, sizeof(challenge))) return false;
   if (challenge.has_token == 0) {
     throw Error(ErrorCode::peer,
-                fmt::format("{} was started without a token, rank {} with one", called, hello.rank),
+                fmt::format("{} was started without a token, {} with one", called,
+                            rank_or(hello.rank, "this process")),
                 kSameTokenHint);
   }
   const auto what = proved(hello, challenge.nonce);
@@ -55,9 +60,10 @@ bool say_hello(const Socket& to, Hello hello, const Token& token, const std::str
   const Proof own = token.prove(kCaller, what);
   const bool is_there = write_bytes(to.get(), own.data(), own.size());
   if (!token.accepts(challenge.proof, kCalled, what)) {
-    throw Error(ErrorCode::peer,
-                fmt::format("{} has another token than rank {}", called, hello.rank),
-                kSameTokenHint);
+    throw Error(
+        ErrorCode::peer,
+        fmt::format("{} has another token than {}", called, rank_or(hello.rank, "this process")),
+        kSameTokenHint);
   }
   return is_there;
 }

@@ -27,8 +27,8 @@ struct Hello {
 
   std::uint64_t magic = kMagic;
   std::int32_t protocol = kProtocol;
-  std::int32_t rank = 0, size = 0;
-  std::uint32_t port = 0;  ///< where it listens
+  std::int32_t rank = 0, size = 0;  ///< rank -1: of a newcomer
+  std::uint32_t port = 0;           ///< where it listens
   std::int32_t process = 0;
   /// Which of several connections of the pair; 0: the first; see TcpPost.
   std::int32_t channel = 0;
@@ -41,6 +41,9 @@ struct Hello {
   std::string who() const;
 };
 static_assert(sizeof(Hello) == 120, "no holes");
+
+/// "rank 3", or `otherwise` for one that has no rank, which comes to a run that goes on.
+std::string rank_or(int rank, const char* otherwise);
 
 /// The hello of this process.
 Hello own_hello(int rank, int size, std::uint16_t port, int meeting = 0);

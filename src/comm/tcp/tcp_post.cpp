@@ -64,6 +64,11 @@ void TcpPost::flush(Clock::time_point until) {
   changed_.wait_until(lock, until, [this] { return waiting_.empty() && !is_writing_; });
 }
 
+std::string TcpPost::refusal() {
+  const std::lock_guard lock(mutex_);
+  return refusal_;
+}
+
 void TcpPost::run() {
   for (std::unique_lock lock(mutex_);;) {
     changed_.wait(lock, [this] { return is_stopping_ || !waiting_.empty(); });
@@ -104,13 +109,21 @@ bool TcpPost::connect() {
     if (is_stopping_) return false;
     socket_ = std::move(made);
   }
+  struct NotInTime {};
+  std::string refusal;
+  bool is_there = false;
   try {
-    return say_hello(socket_, hello_, token_, to_.text(), [&] {
-      if (Clock::now() >= until) fail(ErrorCode::peer, "{} does not answer", to_.text());
+    is_there = say_hello(socket_, hello_, token_, to_.text(), [&] {
+      if (Clock::now() >= until) throw NotInTime{};
     });
-  } catch (const Error&) {  // it is somebody else by now
+  } catch (const NotInTime&) {
     return false;
+  } catch (const Error& error) {  // it is somebody else by now
+    refusal = error.message();
   }
+  const std::lock_guard lock(mutex_);
+  refusal_ = std::move(refusal);
+  return is_there;
 }
 
 }  // namespace heddle

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -34,6 +35,9 @@ class TcpPost {
   void send(Message message);
   /// Returns when everything is on its way, or cannot be by then.
   void flush(std::chrono::steady_clock::time_point until);
+  /// Why whoever answers at the address did not take the greeting, as it was last; empty: it did,
+  /// or nobody has answered.
+  std::string refusal();
   /// Of the connection as it was last; 0 before there was one.
   std::chrono::nanoseconds round_trip() const { return std::chrono::nanoseconds(round_trip_); }
 
@@ -51,6 +55,7 @@ class TcpPost {
   std::deque<Message> waiting_;
   bool is_writing_ = false, is_stopping_ = false;
   Socket socket_;  // changed by the thread only, under the lock
+  std::string refusal_;
   std::atomic<std::int64_t> round_trip_ = 0;
   std::thread thread_;
 };

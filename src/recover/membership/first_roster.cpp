@@ -12,10 +12,18 @@
 namespace heddle::recover {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 class Meeting {
  public:
-  Meeting(const TcpPlace& place, const JoinedRanks& joined, std::uint16_t port)
-      : place_(place), joined_(joined), self_{.id = random_number(), .port = htons(port)} {}
+  Meeting(const TcpPlace& place, const JoinedRanks& joined, std::uint16_t port,
+          std::chrono::duration<double> limit)
+      : place_(place),
+        joined_(joined),
+        limit_(limit),
+        until_(limit.count() > 0 ? Clock::now() + std::chrono::duration_cast<Clock::duration>(limit)
+                                 : Clock::time_point::max()),
+        self_{.id = random_number(), .port = htons(port)} {}
 
   FirstRoster agree() {
     Note all = place_.rank == 0 ? gather() : hear();
@@ -62,6 +70,7 @@ class Meeting {
 
   Note read(std::size_t rank) const {
     const int socket = joined_.sockets[rank].get();
+    wait_for(rank, socket);
     std::vector<std::byte> bytes(kFrameBytes);
     if (!read_bytes(socket, bytes.data(), bytes.size())) gone(rank);
     const auto whole = sealed_bytes(kNoteKind, std::span(bytes).first<kFrameBytes>());
@@ -71,12 +80,23 @@ class Meeting {
     return open(bytes, place_.token).value();
   }
 
+  /// A frozen one would keep all others: nobody looks for silent ranks yet.
+  void wait_for(std::size_t rank, int socket) const {
+    while (!is_readable(socket, until_)) {
+      if (Clock::now() < until_) continue;
+      fail(ErrorCode::peer, "rank {} has said nothing for {:.0f} s while ranks were joining", rank,
+           limit_.count());
+    }
+  }
+
   [[noreturn]] static void gone(std::size_t rank) {
     fail(ErrorCode::peer, "rank {} went away while ranks were joining", rank);
   }
 
   const TcpPlace& place_;
   const JoinedRanks& joined_;
+  const std::chrono::duration<double> limit_;
+  const Clock::time_point until_;
   Member self_;
 };
 
@@ -98,8 +118,9 @@ SocketAddress address_of(int socket, decltype(getsockname) ask) {
 
 bool is_loopback(std::uint32_t host) { return (ntohl(host) >> 24) == 127; }
 
-FirstRoster agree_on_first(const TcpPlace& place, const JoinedRanks& joined, std::uint16_t port) {
-  return Meeting(place, joined, port).agree();
+FirstRoster agree_on_first(const TcpPlace& place, const JoinedRanks& joined, std::uint16_t port,
+                           std::chrono::duration<double> limit) {
+  return Meeting(place, joined, port, limit).agree();
 }
 
 }  // namespace heddle::recover

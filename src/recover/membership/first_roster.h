@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <chrono>
 #include <cstdint>
 
 #include "comm/tcp/tcp_join.h"
@@ -23,7 +24,8 @@ struct FirstRoster {
 };
 /// Those who have joined as ranks of a world become the first members of a run: rank 0 hears at
 /// which ports they can be called (`port`, in host order) and says who all are. All call it at the
-/// same time. Error(peer) where one goes away meanwhile.
-FirstRoster agree_on_first(const TcpPlace& place, const JoinedRanks& joined, std::uint16_t port);
+/// same time. Error(peer) where one goes away meanwhile, or says nothing for `limit` (0: for ever).
+FirstRoster agree_on_first(const TcpPlace& place, const JoinedRanks& joined, std::uint16_t port,
+                           std::chrono::duration<double> limit);
 
 }  // namespace heddle::recover

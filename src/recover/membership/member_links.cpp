@@ -55,6 +55,15 @@ void MemberLinks::keep_only(const std::vector<Member>& members) {
   }
 }
 
+std::vector<std::string> MemberLinks::refusals() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> refusals;
+  for (const auto& [address, post] : posts_) {
+    if (std::string why = post->refusal(); !why.empty()) refusals.push_back(std::move(why));
+  }
+  return refusals;
+}
+
 Duration MemberLinks::round_trip() const {
   const std::lock_guard lock(mutex_);
   Duration longest{};

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -47,6 +48,8 @@ class MemberLinks {
   void send(const Member& to, const TcpPost::Message& message);
   /// Closes connections to all others than these.
   void keep_only(const std::vector<Member>& members);
+  /// Of those to whom something was sent: why they do not let this process in.
+  std::vector<std::string> refusals() const;
   /// The longest to anybody.
   Duration round_trip() const;
   /// Returns when everything is on its way, or cannot be by then.

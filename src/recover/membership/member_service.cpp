@@ -250,8 +250,12 @@ void MemberService::on_tick() {
 void MemberService::knock(Time now, Consequences& then) {
   if (!ended_.empty() || now < knocked_at_ + limits_.heartbeat) return;
   knocked_at_ = now;
-  if (now - started_at_ > limits_.give_up) {
-    ended_ = fmt::format("none of {} addresses of members answers", setup_.contacts.size());
+  const std::size_t known = setup_.contacts.size();
+  const std::vector<std::string> refusals = links_->refusals();
+  if (now - started_at_ > limits_.give_up || refusals.size() == known) {
+    ended_ = fmt::format("none of {} address{} of members {}", known, known == 1 ? "" : "es",
+                         refusals.empty() ? "answers" : "lets this process in");
+    if (!refusals.empty()) ended_ += ": " + refusals.front();
     ended_at_ = now;
     changed_.notify_all();
     return;

@@ -240,8 +240,8 @@ void Membership::begin_attempt(Time now) {
 void Membership::ask(Time now) {
   ++attempt_->times_asked;
   attempt_->until = now + limits_.round;
-  Note note = attempt_->value ? make_note(Note::Kind::propose)
-                              : make_note(Note::Kind::prepare, now);
+  Note note =
+      attempt_->value ? make_note(Note::Kind::propose) : make_note(Note::Kind::prepare, now);
   const Roster& roster = attempt_->value ? *attempt_->value : roster_;
   note.ballot = attempt_->ballot;
   note.step = roster.step;

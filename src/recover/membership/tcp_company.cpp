@@ -82,7 +82,7 @@ class TcpCompany : public Company {
     JoinedRanks joined =
         join_ranks(options_.place, {.limit = options_.joining, .tell = options_.tell});
     const std::uint16_t own = ntohs(address_of(joined.listening.get(), getsockname).port);
-    auto agreed = agree_on_first(options_.place, joined, called_at(own));
+    auto agreed = agree_on_first(options_.place, joined, called_at(own), options_.joining);
     self_ = agreed.roster.members[static_cast<std::size_t>(options_.place.rank)];
     first_ = std::move(joined.sockets);
     serve(std::move(joined.listening),
@@ -118,9 +118,9 @@ class TcpCompany : public Company {
       }
       if (Clock::now() >= until) {
         throw Error(ErrorCode::peer,
-                    fmt::format("none of the {} members of the run that are known ({}, ...) can "
-                                "be reached",
-                                options_.contacts.size(), options_.contacts.front().text()),
+                    fmt::format("none of {} known member{} of the run can be reached, as {}",
+                                options_.contacts.size(), options_.contacts.size() == 1 ? "" : "s",
+                                options_.contacts.front().text()),
                     "the run has ended, or goes on elsewhere");
       }
       std::this_thread::sleep_for(200ms);
