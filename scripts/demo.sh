@@ -20,7 +20,6 @@ run() {
   "$heddle" "$@"
 }
 
-mkdir -p runs/demo-text
 run demo-text --bytes 2000000 --out runs/demo-text/text.jsonl
 run tokenizer train runs/demo-text/text.jsonl --vocab 512 --special '<|endoftext|>' \
   --out runs/demo-text/tokenizer.json

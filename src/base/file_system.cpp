@@ -112,13 +112,15 @@ FileSystem& real_file_system() {
 }
 
 void write_file_atomically(FileSystem& files, const fs::path& path, std::string_view content) {
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   const fs::path beside = path.string() + ".tmp";
+  files.create_directories(folder);
   auto file = files.create(beside);
   file->append(std::as_bytes(std::span(content)));
   file->sync();
   file->close();
   files.rename(beside, path);
-  files.sync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
+  files.sync_directory(folder);
 }
 
 std::string read_text_file(const fs::path& path) {

@@ -45,7 +45,7 @@ class FileSystem {
 /// The operating system's file system. Stateless and thread-safe.
 FileSystem& real_file_system();
 
-/// Writes `path` whole or not at all: a file beside it, synced, then renamed over it.
+/// Writes `path` whole or not at all: makes its folder, and a file there, synced, then renamed.
 void write_file_atomically(FileSystem& files, const std::filesystem::path& path,
                            std::string_view content);
 

@@ -178,15 +178,6 @@ class HeaderEvents : public StrictJsonEvents {
   std::unordered_set<std::string> names_;
 };
 
-/// Product of the sizes, zeros left out: it bounds every stride, which must not overflow either.
-std::optional<std::int64_t> bounded_count(std::span<const std::int64_t> sizes) {
-  std::int64_t count = 1;
-  for (const std::int64_t size : sizes) {
-    if (size != 0 && __builtin_mul_overflow(count, size, &count)) return std::nullopt;
-  }
-  return count;
-}
-
 void check_entry(const SafetensorsEntry& entry, std::uint64_t data_bytes,
                  const std::string& where) {
   if (entry.begin > entry.end || entry.end > data_bytes) {
@@ -195,9 +186,8 @@ void check_entry(const SafetensorsEntry& entry, std::uint64_t data_bytes,
          "its header is wrong",
          where, entry.name, entry.begin, entry.end, data_bytes);
   }
-  const auto count = bounded_count(entry.sizes);
   const DTypeName* dtype = find_dtype(entry.dtype_name);
-  if (!count || (dtype != nullptr && *count > std::numeric_limits<std::int64_t>::max() / 64)) {
+  if (!can_be_counted(entry.sizes)) {
     fail(ErrorCode::data, "{}: the shape of tensor \"{}\" is too large to be true", where,
          entry.name);
   }
@@ -229,6 +219,15 @@ void check_coverage(const SafetensorsHeader& header, std::uint64_t data_bytes,
 }
 
 }  // namespace
+
+bool can_be_counted(std::span<const std::int64_t> sizes) {
+  // Zeros left out: the product bounds every stride, which must not overflow either.
+  std::int64_t bits = 64;
+  for (const std::int64_t size : sizes) {
+    if (size != 0 && __builtin_mul_overflow(bits, size, &bits)) return false;
+  }
+  return true;
+}
 
 std::optional<DType> TensorSpec::dtype() const {
   const DTypeName* dtype = find_dtype(dtype_name);

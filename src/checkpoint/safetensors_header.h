@@ -49,6 +49,9 @@ struct SafetensorsHeader {
   std::uint64_t data_begin = 0;  ///< of the file
 };
 
+/// Whether a tensor of these sizes can be: its elements, of 64 bits at most, do not overflow.
+bool can_be_counted(std::span<const std::int64_t> sizes);
+
 /// Reads and checks the header of a whole safetensors file in memory: sizes, offsets, overlaps and
 /// gaps, so that afterwards every entry's bytes can be used without a further check. `where` (the
 /// file's name) starts the message of the Error(data).

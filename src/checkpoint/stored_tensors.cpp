@@ -68,7 +68,15 @@ SliceNote parse_note(const std::string& text, const SafetensorsEntry& entry,
     inside = note.begin[d] <= note.sizes[d] && entry.sizes[d] <= note.sizes[d] - note.begin[d];
   }
   if (!inside) fail(ErrorCode::data, "{} does not fit its tensor", where);
+  if (!can_be_counted(note.sizes)) fail(ErrorCode::data, "{} is too large to be true", where);
   return note;
+}
+
+void require_all(std::int64_t found, std::int64_t wanted, const std::string& place,
+                 std::string_view name) {
+  if (found == wanted) return;
+  fail(ErrorCode::data, "{}: {} of {} elements asked of tensor \"{}\" are not stored", place,
+       wanted - found, wanted, name);
 }
 
 }  // namespace
@@ -133,6 +141,9 @@ StoredTensors::Content StoredTensors::content(std::string_view name, Memory& mem
     fail(ErrorCode::data, "{}: tensor \"{}\" of dtype {} is in parts, which cannot be joined",
          first.file->path().string(), name, first.entry->dtype_name);
   }
+  std::int64_t found = 0;  // boxes do not overlap; memory for what is not there may be too much
+  for (const Box& box : stored.boxes) found += box.entry->count();
+  require_all(found, stored.shape.count(), first.file->path().parent_path().string(), name);
   const Tensor joined = memory.alloc(stored.shape, *dtype, MemoryTag::data);
   read(name, joined);
   return {{joined.bytes(), joined.size_bytes()}, joined};
@@ -165,10 +176,7 @@ void StoredTensors::read_slice(std::string_view name, std::span<const std::int64
              difference(common, box.begin), out, difference(common, begin), extent);
     found += Shape(extent).count();
   }
-  if (found != wanted.count()) {
-    fail(ErrorCode::data, "{}: {} of {} elements asked of tensor \"{}\" are not stored", place,
-         wanted.count() - found, wanted.count(), name);
-  }
+  require_all(found, wanted.count(), place, name);
 }
 
 }  // namespace heddle

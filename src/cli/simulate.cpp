@@ -115,8 +115,8 @@ void run(const SimulateOptions& options) {
 
 void add_simulate(Verb app) {
   const auto options = std::make_shared<SimulateOptions>();
-  Verb verb = app.add_verb("simulate",
-                           "play a pipeline schedule: makespan, bubble, micro-batches in flight");
+  Verb verb = app.add_verb(
+      "simulate", "play a pipeline schedule, or what the verbs below name, without running it");
   const auto names = schedule_names();
   verb.add_option("--schedule", options->schedule,
                   fmt::format("one of {}", fmt::join(names, ", ")));

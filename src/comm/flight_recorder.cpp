@@ -304,9 +304,7 @@ void FlightRecorder::write(const std::filesystem::path& path) const {
     }
     lines += line.dump() + "\n";
   }
-  FileSystem& files = real_file_system();
-  files.create_directories(path.parent_path());
-  write_file_atomically(files, path, lines);
+  write_file_atomically(real_file_system(), path, lines);
 }
 
 void write_flight(const FlightRecorder& flight, const std::filesystem::path& folder) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "checkpoint/tensor_stats.h"
 #include "model/decoder.h"
 #include "observe/progress.h"
 #include "ops/reduce.h"
@@ -28,7 +29,10 @@ struct Stored {
 /// Where a folder has the model's tensors, in whichever form it was written.
 class StoredNames {
  public:
-  StoredNames(const HfFolder& folder, const ModelSpec& spec) : folder_(folder) {
+  StoredNames(const HfFolder& folder, const ModelSpec& spec)
+      : folder_(folder), head_(spec.names.head + ".weight") {
+    const std::string& embedding = spec.names.token_embedding;
+    prefix_ = embedding.substr(0, embedding.find('.') + 1);
     if (!spec.experts) return;
     for (std::int64_t layer = 0; layer < spec.layers; ++layer) add_stacked(spec, layer);
   }
@@ -36,10 +40,12 @@ class StoredNames {
   Stored find(const std::string& name) const {
     if (folder_.contains(name)) return {name};
     if (const auto at = stacked_.find(name); at != stacked_.end()) return at->second;
-    // GPT-2's first published files lack the prefix of all names.
-    constexpr std::string_view kPrefix = "transformer.";
-    if (!name.starts_with(kPrefix)) return {name};
-    const std::string bare = name.substr(kPrefix.size());
+    // transformers 5 calls every head so.
+    if (name == head_ && folder_.contains("lm_head.weight")) return {"lm_head.weight"};
+    // Models that were saved without a head lack the prefix of all names, as GPT-2's first
+    // published files do.
+    if (!name.starts_with(prefix_)) return {name};
+    const std::string bare = name.substr(prefix_.size());
     return {folder_.contains(bare) ? bare : name};
   }
 
@@ -68,6 +74,7 @@ class StoredNames {
   }
 
   const HfFolder& folder_;
+  std::string prefix_, head_;
   std::map<std::string, Stored> stacked_;  // by the name that the model has
 };
 
@@ -76,22 +83,28 @@ bool is_leftover(std::string_view name, const ModelSpec& spec) {
       ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias"};
   return std::ranges::any_of(kBuffers, [&](auto suffix) { return name.ends_with(suffix); }) ||
          name.ends_with("rotary_emb.inv_freq") ||
-         (spec.tied_embeddings && name == spec.names.head + ".weight");
+         (spec.tied_embeddings &&
+          (name == spec.names.head + ".weight" || name == "lm_head.weight"));
+}
+
+bool have_same_elements(const HfFolder& folder, const std::string& name, const std::string& other) {
+  const SafetensorsEntry &a = folder.entry(name), &b = folder.entry(other);
+  const auto bytes = folder.file_of(name).bytes(a), others = folder.file_of(other).bytes(b);
+  if (a.dtype_name == b.dtype_name) {
+    return bytes.size() == others.size() &&
+           std::memcmp(bytes.data(), others.data(), bytes.size()) == 0;
+  }
+  if (!a.dtype() || !b.dtype() || a.count() != b.count()) return false;
+  return difference_of(bytes, *a.dtype(), others, *b.dtype()).max_abs == 0.0;
 }
 
 /// Files of tied models may have the head all the same: as the embedding is, or another model is
 /// meant, which transformers makes of it.
-void require_tied_head(const HfFolder& folder, const ModelSpec& spec) {
-  const std::string head = spec.names.head + ".weight",
-                    embedding = spec.names.token_embedding + ".weight";
+void require_tied_head(const HfFolder& folder, const StoredNames& names, const ModelSpec& spec) {
+  const std::string head = names.find(spec.names.head + ".weight").name,
+                    embedding = names.find(spec.names.token_embedding + ".weight").name;
   if (!spec.tied_embeddings || !folder.contains(head) || !folder.contains(embedding)) return;
-  // Of different types they cannot be told apart by their bytes.
-  if (folder.entry(head).dtype_name != folder.entry(embedding).dtype_name) return;
-  const auto bytes = [&](const std::string& name) {
-    return folder.file_of(name).bytes(folder.entry(name));
-  };
-  const auto own = bytes(head), tied = bytes(embedding);
-  if (own.size() == tied.size() && std::memcmp(own.data(), tied.data(), own.size()) == 0) return;
+  if (have_same_elements(folder, head, embedding)) return;
   throw Error(ErrorCode::data,
               fmt::format("{}: {} is not {}, but config.json ties them",
                           folder.file_of(head).path().string(), head, embedding),
@@ -150,7 +163,7 @@ void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& sto
       {.label = "loading weights", .total = bytes_of(store), .terminal = terminal});
   Stream host(stream.threads());
   const StoredNames names(folder, spec);
-  require_tied_head(folder, spec);
+  require_tied_head(folder, names, spec);
   for (const ParamPiece& piece : store.value_pieces()) {
     if (piece.parameter->is_adapter) continue;
     fill_from_host(piece, stream, [&](const Tensor& to) {

@@ -54,6 +54,21 @@ std::int64_t ConfigReader::size_or(const std::string& key, std::int64_t fallback
   return value->get<std::int64_t>();
 }
 
+std::optional<std::int64_t> ConfigReader::size_by(const std::vector<std::string>& keys) const {
+  std::string first;
+  for (const std::string& key : keys) {
+    if (!has(key)) continue;
+    if (first.empty()) {
+      first = key;
+    } else if (size(key) != size(first)) {
+      refuse(fmt::format("{} = {} and {} = {} mean the same and differ", first, size(first), key,
+                         size(key)),
+             "remove one of them");
+    }
+  }
+  return first.empty() ? std::nullopt : std::optional(size(first));
+}
+
 double ConfigReader::number(const std::string& key) const {
   if (!has(key)) refuse(key + " is missing");
   return number_or(key, 0.0);

@@ -22,6 +22,9 @@ class ConfigReader {
   /// A size: a positive integer up to kLargestSize. size() wants the key; null counts as absent.
   std::int64_t size(const std::string& key) const;
   std::int64_t size_or(const std::string& key, std::int64_t fallback) const;
+  /// The size that any of these keys says, which all mean the same: those that are there must
+  /// agree.
+  std::optional<std::int64_t> size_by(const std::vector<std::string>& keys) const;
   double number_or(const std::string& key, double fallback) const;
   bool flag_or(const std::string& key, bool fallback) const;
   std::string text_or(const std::string& key, const std::string& fallback) const;

@@ -9,21 +9,9 @@ namespace heddle {
 namespace {
 
 std::int64_t expert_count(const ConfigReader& config, const ExpertKeys& family) {
-  std::int64_t count = family.count;
-  std::string first;
-  for (const char* name : {family.own_count, "num_experts", "num_local_experts"}) {
-    if (name == nullptr || !config.has(name)) continue;
-    const std::int64_t own = config.size(name);
-    if (first.empty()) {
-      count = own;
-      first = name;
-    } else if (own != count) {
-      config.refuse(
-          fmt::format("{} = {} and {} = {} mean the same and differ", first, count, name, own),
-          "remove one of them");
-    }
-  }
-  return count;
+  std::vector<std::string> keys = {"num_experts", "num_local_experts"};
+  if (family.own_count != nullptr) keys.insert(keys.begin(), family.own_count);
+  return config.size_by(keys).value_or(family.count);
 }
 
 }  // namespace

@@ -14,8 +14,9 @@ namespace {
 
 /// What a cap may be: null or absent is none, unless the family has one where the config is silent.
 double read_cap(const ConfigReader& config, const std::string& key, double by_default) {
-  const double cap = config.mentions(key) ? config.number_or(key, 0.0) : by_default;
-  if (cap < 0.0) config.refuse(fmt::format("{} = {} is negative", key, cap));
+  if (!config.has(key)) return config.mentions(key) ? 0.0 : by_default;
+  const double cap = config.number(key);
+  if (cap <= 0.0) config.refuse(fmt::format("{} = {} is not positive", key, cap), "null is no cap");
   return cap;
 }
 
@@ -61,12 +62,15 @@ ModelSpec gemma_spec(const ConfigReader& config) {
   ModelSpec spec = llama_spec(config);
   const bool is_third = config.text_or("model_type", "") == "gemma3_text";
   config.require_value("use_bidirectional_attention", false);
-  config.require_value("mlp_bias", false);
   spec.norm_adds_one = true;
   spec.mlp = ModelSpec::Mlp::geglu;
   spec.gelu = read_gelu(config, "hidden_activation", "gelu_pytorch_tanh");
   spec.embedding_scale = std::sqrt(static_cast<double>(spec.hidden));
-  spec.attention_scale = 1.0 / std::sqrt(config.number_or("query_pre_attn_scalar", 256.0));
+  const double scalar = config.number_or("query_pre_attn_scalar", 256.0);
+  if (scalar <= 0.0) {
+    config.refuse(fmt::format("query_pre_attn_scalar = {} is not positive", scalar));
+  }
+  spec.attention_scale = 1.0 / std::sqrt(scalar);
   // transformers passes over a cap of scores in Gemma 3.
   if (is_third) config.require_value("attn_logit_softcapping", nullptr);
   spec.attention_cap = is_third ? 0.0 : read_cap(config, "attn_logit_softcapping", 50.0);

@@ -1,4 +1,3 @@
-#include "base/json.h"
 #include "model/families.h"
 
 namespace heddle {
@@ -7,7 +6,6 @@ namespace heddle {
 // up in one tensor; glm4 (GLM-4-0414) has norms behind its branches too.
 ModelSpec glm_spec(const ConfigReader& config) {
   ModelSpec spec = llama_spec(config);
-  config.require_value("mlp_bias", false);
   spec.attention_out_bias = false;
   spec.names.gate = spec.names.up = {};
   spec.names.fused_gate_up = "model.layers.{}.mlp.gate_up_proj";

@@ -7,19 +7,29 @@
 #include "model/gelu_config.h"
 
 namespace heddle {
+namespace {
+
+/// A size by GPT-2's own key, or by that of other families, which transformers takes as well.
+std::int64_t size_of(const ConfigReader& config, const std::string& own, const std::string& usual) {
+  const auto size = config.size_by({own, usual});
+  if (!size) config.refuse(own + " is missing");
+  return *size;
+}
+
+}  // namespace
 
 ModelSpec gpt2_spec(const ConfigReader& config) {
   ModelSpec spec;
   spec.vocab = config.size("vocab_size");
-  spec.hidden = config.size("n_embd");
-  spec.layers = config.size("n_layer");
-  spec.heads = spec.kv_heads = config.size("n_head");
+  spec.hidden = size_of(config, "n_embd", "hidden_size");
+  spec.layers = size_of(config, "n_layer", "num_hidden_layers");
+  spec.heads = spec.kv_heads = size_of(config, "n_head", "num_attention_heads");
   spec.head_dim = spec.hidden / spec.heads;
   if (spec.head_dim * spec.heads != spec.hidden) {
     config.refuse(fmt::format("n_head = {} does not divide n_embd = {}", spec.heads, spec.hidden));
   }
   spec.ffn = config.size_or("n_inner", 4 * spec.hidden);
-  spec.max_positions = config.size_or("n_positions", 1024);
+  spec.max_positions = config.size_by({"n_positions", "max_position_embeddings"}).value_or(1024);
   spec.norm = ModelSpec::Norm::layer;
   spec.norm_eps = config.number_or("layer_norm_epsilon", 1e-5);
   spec.mlp = ModelSpec::Mlp::gelu;

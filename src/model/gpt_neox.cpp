@@ -19,6 +19,12 @@ ModelSpec gpt_neox_spec(const ConfigReader& config) {
     config.refuse(fmt::format("num_attention_heads = {} does not divide hidden_size = {}",
                               spec.heads, spec.hidden));
   }
+  // transformers takes it for the angles, and not for the heads.
+  if (config.has("head_dim") && config.size("head_dim") != spec.head_dim) {
+    config.refuse(fmt::format("head_dim = {}, but the heads of gpt_neox share hidden_size = {}",
+                              config.size("head_dim"), spec.hidden),
+                  "remove it");
+  }
   spec.ffn = config.size("intermediate_size");
   spec.max_positions = config.size_or("max_position_embeddings", 2048);
   spec.norm = ModelSpec::Norm::layer;

@@ -20,18 +20,22 @@ struct Defaults {
   RopeKeys rope = {};  ///< less the sizes
   bool ties = false;
   bool attention_bias = false;
+  bool knows_attention_bias = true;  ///< false: none, or its own file reads it
+  bool knows_mlp_bias = false;
   bool gates_by_silu = true;  ///< false: its own file reads the activation
   bool knows_windows = true;  ///< false: its own file reads which layers have one
   bool has_one_rope = true;   ///< false: its own file reads them
 };
 
 Defaults defaults_of(const std::string& family) {
-  if (family == "mistral") return {.kv_heads = 8, .max_positions = 131'072};
+  if (family == "mistral")
+    return {.kv_heads = 8, .max_positions = 131'072, .knows_attention_bias = false};
   if (family == "mixtral") {
     return {.kv_heads = 8,
             .max_positions = 131'072,
             .norm_eps = 1e-5,
-            .rope = {.theta_by_default = 1e6}};
+            .rope = {.theta_by_default = 1e6},
+            .knows_attention_bias = false};
   }
   if (family == "olmoe") return {.max_positions = 4096, .norm_eps = 1e-5};
   if (family == "olmo2") return {.max_positions = 2048, .norm_eps = 1e-5};
@@ -43,6 +47,7 @@ Defaults defaults_of(const std::string& family) {
             .max_positions = 32'768,
             .rope = {.theta_by_default = 2e6},
             .ties = true,
+            .knows_mlp_bias = true,
             .knows_windows = false};
   }
   if (family == "glm" || family == "glm4") {
@@ -60,7 +65,8 @@ Defaults defaults_of(const std::string& family) {
             .norm_eps = 1e-5,
             .rope = {.rotated = "partial_rotary_factor",
                      .original_by_default = 4096.0,
-                     .has_longrope_only = true}};
+                     .has_longrope_only = true},
+            .knows_attention_bias = false};
   }
   if (family == "gemma2" || family == "gemma3_text") {
     const bool is_third = family == "gemma3_text";
@@ -75,7 +81,7 @@ Defaults defaults_of(const std::string& family) {
   if (family == "starcoder2") {
     return {.kv_heads = 2, .max_positions = 4096, .ties = true, .gates_by_silu = false};
   }
-  return {.max_positions = 2048};
+  return {.max_positions = 2048, .knows_mlp_bias = true};
 }
 
 }  // namespace
@@ -109,6 +115,8 @@ ModelSpec llama_spec(const ConfigReader& config) {
     rope.max_positions = spec.max_positions;
     spec.rope = read_rope(config, rope);
   }
+  if (!defaults.knows_attention_bias) config.require_value("attention_bias", false);
+  if (!defaults.knows_mlp_bias) config.require_value("mlp_bias", false);
   spec.qkv_bias = spec.attention_out_bias =
       config.flag_or("attention_bias", defaults.attention_bias);
   spec.mlp_bias = config.flag_or("mlp_bias", false);

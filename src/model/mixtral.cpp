@@ -8,7 +8,6 @@ namespace heddle {
 ModelSpec mixtral_spec(const ConfigReader& config) {
   ModelSpec spec = llama_spec(config);
   config.require_value("router_jitter_noise", 0.0);
-  config.require_value("attention_bias", false);
   spec.experts = read_experts(config, {.count = 8,
                                        .per_token = 2,
                                        .width = spec.ffn,

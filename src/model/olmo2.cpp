@@ -1,4 +1,3 @@
-#include "base/json.h"
 #include "model/families.h"
 
 namespace heddle {
@@ -7,7 +6,6 @@ namespace heddle {
 // norms of q and k over all of their heads together.
 ModelSpec olmo2_spec(const ConfigReader& config) {
   ModelSpec spec = llama_spec(config);
-  config.require_value("mlp_bias", false);
   spec.qk_norm = spec.qk_norm_joins_heads = true;
   spec.names.query_norm = "model.layers.{}.self_attn.q_norm";
   spec.names.key_norm = "model.layers.{}.self_attn.k_norm";

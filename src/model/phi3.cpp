@@ -1,4 +1,3 @@
-#include "base/json.h"
 #include "model/families.h"
 
 namespace heddle {
@@ -6,8 +5,6 @@ namespace heddle {
 // Phi-3 and Phi-4 are Llama's block with q, k and v in one tensor, and gate and up in one.
 ModelSpec phi3_spec(const ConfigReader& config) {
   ModelSpec spec = llama_spec(config);
-  config.require_value("attention_bias", false);
-  config.require_value("mlp_bias", false);
   spec.dropout = config.dropout_asked({"attention_dropout", "embd_pdrop", "resid_pdrop"});
   spec.names.query = spec.names.key = spec.names.value = {};
   spec.names.fused_qkv = "model.layers.{}.self_attn.qkv_proj";

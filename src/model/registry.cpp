@@ -73,6 +73,21 @@ void check_sizes(const ModelSpec& spec, const ConfigReader& config) {
   }
 }
 
+/// What transformers does for every family where a config asks for it, and heddle for none.
+void refuse_unsupported(const ConfigReader& config) {
+  if (config.has("quantization_config")) {
+    config.refuse("its weights are quantized (quantization_config), which heddle does not do",
+                  "use a folder with bf16, f16 or f32 weights");
+  }
+  // Also null says so to transformers.
+  if (config.mentions("is_causal") && !config.flag_or("is_causal", false)) {
+    config.refuse("is_causal is not true, and tokens would attend to later ones",
+                  "heddle trains models that attend to earlier tokens alone");
+  }
+  config.require_value("per_layer_config", Json::object());
+  config.require_value("transformers_weights", nullptr);
+}
+
 }  // namespace
 
 std::vector<std::string> known_families() {
@@ -91,10 +106,7 @@ ModelSpec model_spec(const Json& config, const std::string& where) {
   }
   for (const auto& [name, make] : kFamilies) {
     if (type != name) continue;
-    if (reader.has("quantization_config")) {
-      reader.refuse("its weights are quantized (quantization_config), which heddle does not do",
-                    "use a folder with bf16, f16 or f32 weights");
-    }
+    refuse_unsupported(reader);
     ModelSpec spec = make(reader);
     spec.family = type;
     check_sizes(spec, reader);

@@ -111,6 +111,9 @@ std::vector<double> factors(const ConfigReader& keys, const std::string& key, st
 }
 
 void read_longrope(const ConfigReader& keys, const RopeKeys& family, RopeSpec& spec) {
+  if (spec.original_positions <= 1.0) {
+    keys.refuse("longrope needs original_max_position_embeddings above 1");
+  }
   spec.factor = factor_or_growth(keys, family, spec.original_positions);
   spec.short_factors = factors(keys, "short_factor", spec.dims / 2);
   spec.long_factors = factors(keys, "long_factor", spec.dims / 2);

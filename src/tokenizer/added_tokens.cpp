@@ -42,7 +42,6 @@ std::size_t skip_space_right(std::string_view text, std::size_t end) {
 }  // namespace
 
 void AddedTokenMatcher::add(const AddedToken& token, std::string_view spelling) {
-  if (spelling.empty()) return;
   std::uint32_t node = 0;
   for (const char c : spelling) {
     auto& children = nodes_[node].children;
@@ -104,9 +103,10 @@ void AddedTokenMatcher::split(std::string_view text, bool parse_special,
     std::size_t begin = match.begin, end = match.end;
     if (token.lstrip) begin = std::max(skip_space_left(text, begin), done);
     if (token.rstrip) end = skip_space_right(text, end);
+    if (begin >= end) continue;  // the token before has taken all of it
     if (done < begin) text_sink(text.substr(done, begin - done));
     token_sink(token.id);
-    done = std::max(done, end);
+    done = end;
   }
   if (done < text.size()) text_sink(text.substr(done));
 }

@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/error.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/files/tokenizer_files.h"
 #include "tokenizer/tokenizer_json.h"
@@ -37,7 +38,7 @@ struct Tokenizer::Tables {
     return normal.text;
   }
 
-  void add_tokens() {
+  void add_tokens(const std::string& where) {
     for (std::size_t id = 0; id < parts.vocabulary->size(); ++id) {
       tokens.push_back(parts.vocabulary->token(id).value_or(""));
     }
@@ -56,6 +57,10 @@ struct Tokenizer::Tables {
     for (const AddedToken& token : parts.added) {
       std::string& spelling = tokens[static_cast<std::size_t>(token.id)];
       if (token.normalized) spelling = normalized(token.content);
+      if (spelling.empty()) {
+        fail(ErrorCode::data, "{}: the normalizer leaves nothing of the added token {:?}", where,
+             token.content);
+      }
       (token.normalized ? normalized_matcher : raw_matcher).add(token, spelling);
     }
     is_special.resize(tokens.size());
@@ -181,7 +186,7 @@ Tokenizer Tokenizer::from_json(std::string text, const std::string& where, Token
   tables->roles = std::move(roles);
   tables->parts = parse_tokenizer_json(text, where);
   tables->json = std::move(text);
-  tables->add_tokens();
+  tables->add_tokens(where);
   tables->cuts_at_spaces = tables->finds_cuts_at_spaces();
   return Tokenizer(std::move(tables));
 }

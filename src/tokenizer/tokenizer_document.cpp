@@ -1,5 +1,8 @@
 #include "tokenizer/tokenizer_document.h"
 
+#include <charconv>
+#include <cstdlib>
+
 #include "base/error.h"
 #include "base/json.h"
 
@@ -9,6 +12,21 @@ namespace {
 constexpr std::size_t kMaxDepth = 64;
 /// Objects keep their order in a list that is searched on every insertion.
 constexpr std::size_t kMaxKeys = 4096;
+
+/// A score as the reference library reads it: the digits, rounded, over a power of ten, which may
+/// be a neighbour of the nearest double. It decides between ways to cut a word that are equally
+/// good but for that.
+double score_of(std::string number, double nearest) {
+  const std::size_t point = number.find('.');
+  if (point == std::string::npos) return nearest;
+  number.erase(point, 1);
+  std::int64_t digits = 0;
+  const char* const end = number.data() + number.size();
+  const auto read = std::from_chars(number.data(), end, digits);
+  if (read.ec != std::errc() || read.ptr != end) return nearest;
+  const std::string power = fmt::format("1e{}", number.size() - point);
+  return static_cast<double>(digits) / std::strtod(power.c_str(), nullptr);
+}
 
 /// Receives the parser's events; builds the small part as a tree.
 class Reader : public nlohmann::json_sax<Json> {
@@ -29,8 +47,8 @@ class Reader : public nlohmann::json_sax<Json> {
       return vocab_id(static_cast<std::int64_t>(v >> 1 > INT64_MAX / 2 ? INT64_MAX : v));
     return mode_ == Mode::pieces ? piece_score(static_cast<double>(v)) : value(v);
   }
-  bool number_float(number_float_t v, const string_t&) override {
-    return mode_ == Mode::pieces ? piece_score(v) : value(v);
+  bool number_float(number_float_t v, const string_t& text) override {
+    return mode_ == Mode::pieces ? piece_score(score_of(text, v)) : value(v);
   }
   bool string(string_t& v) override {
     if (mode_ == Mode::merges) {

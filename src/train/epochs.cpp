@@ -13,6 +13,7 @@
 #include "model/parallel_plan.h"
 #include "recover/neighbour_source.h"
 #include "tensor/memory.h"
+#include "train/rank_agreement.h"
 #include "train/residuals.h"
 #include "train/stage_recovery.h"
 
@@ -68,6 +69,12 @@ void require_outliving(const config::RunConfig& config, const ModelSpec& spec) {
 Epochs::Epochs(recover::Company& company, const RunBasis& basis)
     : company_(company), basis_(basis) {
   require_outliving(basis.config, basis.spec);
+}
+
+void Epochs::meet(const MemberNews& own) {
+  meeting_.emplace(all(), own);
+  // Before anything follows from the run file, which newcomers bring with them.
+  if (meeting_->has_state()) require_same_as_run(all(), basis_.identity);
 }
 
 void Epochs::arrange(const std::function<bool()>& is_told_to_end) {

@@ -28,7 +28,8 @@ class Epochs {
   /// Waits for the next epoch. What it throws ends the run on this rank.
   void next() { epoch_ = company_.next(); }
   /// All members of the epoch tell each other where they stand; all that follows follows from that.
-  void meet(const MemberNews& own) { meeting_.emplace(all(), own); }
+  /// Error(usage) on newcomers that are not of this run, Error(peer) then on the others.
+  void meet(const MemberNews& own);
   const EpochMeeting& meeting() const { return *meeting_; }
   const recover::Epoch& epoch() const { return epoch_; }
   /// All members, also those who wait.
@@ -46,7 +47,7 @@ class Epochs {
   bool has_all_stages() const { return arrangement_.request.pp == basis_.config.parallel.pp; }
   KeptStages kept_stages() const;
   bool is_spare() const { return is_spare_; }
-  RunRanks ranks() const { return {*members_, *placed_}; }
+  RunRanks ranks() const { return {*members_, *placed_, meeting_->has_state()}; }
   /// The run file with the mesh of this epoch.
   const config::RunConfig& config() const { return config_; }
   /// When what was made of them is gone.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "comm/agree.h"
 
 namespace heddle {
@@ -47,18 +48,18 @@ std::vector<Deviation> deviations(const std::vector<std::string>& by_rank) {
   return all;
 }
 
-}  // namespace
-
-void require_same_on_all_ranks(World& world, const RunIdentity& own) {
-  if (world.size() == 1) return;
+/// Of all ranks, on every rank.
+std::vector<Deviation> deviations(World& world, const RunIdentity& own) {
   const Json first =
       parse_json(text_of_first(world, own.to_json().dump()), "what rank 0 says of its run");
   Json differing = Json::array();
   for (const auto& difference : own.differences_from(first)) {
     differing.push_back(Json::array({difference.name, difference.ours, difference.theirs}));
   }
-  const auto all = deviations(texts_of_all(world, differing.empty() ? "" : differing.dump()));
-  if (all.empty()) return;
+  return deviations(texts_of_all(world, differing.empty() ? "" : differing.dump()));
+}
+
+std::string text_of(const std::vector<Deviation>& all) {
   constexpr std::size_t kShown = 12;
   std::string message;
   for (std::size_t i = 0; i < std::min(all.size(), kShown); ++i) {
@@ -68,9 +69,33 @@ void require_same_on_all_ranks(World& world, const RunIdentity& own) {
                     all[i].ranks.size() == 1 ? "has" : "have", all[i].name, values, firsts);
   }
   if (all.size() > kShown) message += fmt::format("\n  and {} more", all.size() - kShown);
-  throw_on_all(world, Error(ErrorCode::usage, message,
+  return message;
+}
+
+}  // namespace
+
+void require_same_on_all_ranks(World& world, const RunIdentity& own) {
+  if (world.size() == 1) return;
+  const auto all = deviations(world, own);
+  if (all.empty()) return;
+  throw_on_all(world, Error(ErrorCode::usage, text_of(all),
                             "start all ranks with the same run file, the same files and the same "
                             "program"));
+}
+
+void require_same_as_run(World& world, const RunIdentity& own) {
+  if (world.size() == 1) return;
+  const auto all = deviations(world, own);
+  if (all.empty()) return;
+  const std::string text = text_of(all);
+  const bool is_other = std::ranges::any_of(
+      all, [&](const Deviation& one) { return std::ranges::count(one.ranks, world.rank()) > 0; });
+  if (is_other) {
+    throw Error(ErrorCode::usage, text,
+                "come to a run with its run file, its files and its program");
+  }
+  if (world.rank() == 0) log_warn("{}: who has come with that is not let in", text);
+  throw Error(ErrorCode::peer, text);
 }
 
 }  // namespace heddle

@@ -157,7 +157,9 @@ RunSetup::RunSetup(const config::RunConfig& run_config, RunBasis& basis, const R
       sites{.in_mesh = options.sites_left, .are_apart = keepers().are_apart()},
       data(open_data(*this, basis.data)) {
   const RunIdentity of_data = identity_of(data);
-  if (!options.dry_run) require_same_on_all_ranks(world, of_data);
+  if (!options.dry_run) {
+    ranks.go_on ? require_same_as_run(world, of_data) : require_same_on_all_ranks(world, of_data);
+  }
   identity.add(of_data);
   check_run(config, spec, *data.train);
   if (!config.observe.system.empty()) predict_times(*this);

@@ -31,8 +31,9 @@ struct RunBasis {
 
 /// Those who compute together. They are the same in both worlds.
 struct RunRanks {
-  World& world;   ///< the first keeps the run folder and speaks to the user
-  World& placed;  ///< in the order of the mesh
+  World& world;        ///< the first keeps the run folder and speaks to the user
+  World& placed;       ///< in the order of the mesh
+  bool go_on = false;  ///< with a run that the first of them has been in: others have come to it
 };
 
 /// Of a pipeline that goes on without some of its stages (recover.stages = "skip").

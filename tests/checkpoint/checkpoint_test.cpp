@@ -185,9 +185,28 @@ TEST(StoredTensors, RefusesSlicesThatOverlapOrLeaveHoles) {
   const StoredTensors holes(std::vector{file("holes", {4}, {2})});
   expect_error([&] { holes.read("w", whole); }, ErrorCode::data,
                "1 of 6 elements asked of tensor \"w\" are not stored");
+  expect_error([&] { holes.content("w", memory); }, ErrorCode::data,
+               "1 of 6 elements asked of tensor \"w\" are not stored");
   const auto overlap = file("overlap", {2}, {4});
   expect_error([&] { StoredTensors tensors(std::vector{overlap}); }, ErrorCode::data,
                "a part of tensor \"w\" is also in");
+}
+
+TEST(StoredTensors, RefusesSlicesOfWhatCannotBe) {
+  const TemporaryFolder folder;
+  Memory memory;
+  const std::int64_t large = std::int64_t{1} << 60;
+  Entry box = box_entry(memory, kWeightsKind, counting(memory, {6, 8}), {0, 0}, {4, 3});
+  for (const Shape& whole : {Shape{large, large}, Shape{large, 16}, Shape{large, 8}}) {
+    box.whole = whole;
+    const auto file = sliced_file(folder / "file", {box});
+    expect_error([&] { StoredTensors tensors(std::vector{file}); }, ErrorCode::data,
+                 "is too large to be true");
+  }
+  box.whole = {large / 1024, 8};
+  const StoredTensors tensors(std::vector{sliced_file(folder / "file", {box})});
+  expect_error([&] { tensors.content("w", memory); }, ErrorCode::data,
+               "elements asked of tensor \"w\" are not stored");
 }
 
 TEST(Checkpoint, TheLatestIsTheNewestWholeOne) {

@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <future>
 #include <optional>
@@ -168,6 +169,25 @@ TEST(TokenJoining, StrangersNeitherGetInNorHoldUpTheOthers) {
   EXPECT_EQ(second.get(), "");
   EXPECT_LT(std::chrono::steady_clock::now() - began, 9s);  // silent callers are heard for 10 s
   ::testing::internal::GetCapturedStderr();
+}
+
+/// It could keep on sending, and whoever listens to it hears nobody else.
+TEST(TokenJoining, AStrangerIsNotListenedToUntilItStopsSending) {
+  const TcpListener listener = listen_on(0, 8);
+  Callers callers(Socket(listener.socket), own_hello(0, 2, listener.port), token_of(kRight));
+  const Socket stranger = call_once({htonl(INADDR_LOOPBACK), htons(listener.port)},
+                                    std::chrono::steady_clock::now() + 10s);
+  Hello hello = own_hello(1, 2, 9);
+  hello.protocol = -2;
+  ASSERT_TRUE(write_bytes(stranger.get(), &hello, sizeof(hello)));
+  std::vector<char> much(1 << 16);
+  while (send(stranger.get(), much.data(), much.size(), MSG_DONTWAIT) > 0) continue;
+  ::testing::internal::CaptureStderr();
+  while (callers.refused() == 0) callers.take();
+  ::testing::internal::GetCapturedStderr();
+  ssize_t got = 0;
+  while ((got = recv(stranger.get(), much.data(), much.size(), 0)) > 0) continue;
+  EXPECT_EQ(got, -1) << "all was read";
 }
 
 TEST(TokenJoining, AnotherVersionIsSentAwayInsteadOfEndingTheRun) {

@@ -235,6 +235,9 @@ TEST(Formats, TablesAreReadAsRfc4180HasThem) {
   EXPECT_EQ(objects_of(folder / "a.csv")[0], R"({"id":"1","text":"a, \"b\"\nc","x":""})");
   write_bytes(folder / "b.tsv", "\xEF\xBB\xBFtext\tid\na,b\t1\n");
   EXPECT_EQ(texts_of(folder / "b.tsv"), (Strings{"a,b"}));
+  // What quotes hold is text, also nothing, and the end of a line of DOS.
+  write_bytes(folder / "q.csv", "text\n\n\"\"\n\"a\r\"\n\"b\r\n\"\r\nc\r\n");
+  EXPECT_EQ(texts_of(folder / "q.csv"), (Strings{"", "a\r", "b\r\n", "c"}));
   const auto refusal = [&](const std::string& content) {
     write_bytes(folder / "c.csv", content);
     return error_of([&] { texts_of(folder / "c.csv"); }).message();

@@ -69,6 +69,12 @@ TEST_F(InputKindTest, KnowsJsonAndTables) {
   EXPECT_TRUE(contains(refusal("x.txt", "words", InputKind::parquet), "taken for parquet"));
 }
 
+TEST_F(InputKindTest, DamagedJsonIsJsonWhoseReaderNamesThePlace) {
+  EXPECT_EQ(kind("x.json", "[{\"text\": \"a\"},]"), InputKind::json);
+  EXPECT_EQ(kind("x.json", "\n {\"text\": \"a\"\n \"b\"}"), InputKind::json);
+  EXPECT_TRUE(contains(refusal("x.json", "words"), "does not begin as JSON does"));
+}
+
 TEST_F(InputKindTest, KnowsBinaryKindsUnderAnyName) {
   for (const char* name : {"x.txt", "x.jsonl", "x", "x.csv", "x.bin"}) {
     EXPECT_EQ(kind(name, "PAR1...."), InputKind::parquet) << name;

@@ -70,6 +70,12 @@ TEST(Records, OnlyTheOutermostFieldCounts) {
   EXPECT_FALSE(json_field(R"({"text": {"text": "no"}})", "text").has_value());
 }
 
+TEST(Records, NumbersThatAreTooLargeAreNamedWithoutTheParser) {
+  const auto field = json_field(R"({"text": "a", "n": 1e999})", "text");
+  ASSERT_FALSE(field.has_value());
+  EXPECT_EQ(field.error().message(), "not valid JSON at byte 24: number overflow parsing '1e999'");
+}
+
 TEST(Records, DeepNestingIsHarmless) {
   const std::string deep(1000000, '[');
   EXPECT_FALSE(json_field(deep, "text").has_value());
@@ -80,7 +86,10 @@ TEST(Records, TextIsCutAsAsked) {
   const std::string text = "\n\none\ntwo\n\n \nthree\r\n\r\nfour";
   EXPECT_EQ(read_all(text, InputKind::text).texts, (Strings{text}));
   EXPECT_EQ(read_all(text, InputKind::text, {.split = TextSplit::blank_lines}).texts,
-            (Strings{"one\ntwo", "three\r", "four"}));
+            (Strings{"one\ntwo", "three", "four"}));
+  EXPECT_EQ(
+      read_all("a\r\nb\r\n\r\nc\r\n", InputKind::text, {.split = TextSplit::blank_lines}).texts,
+      (Strings{"a\r\nb", "c"}));
   EXPECT_EQ(read_all("a<s>b c<s><s>\n<s>d", InputKind::text,
                      {.split = TextSplit::delimiter, .delimiter = "<s>"})
                 .texts,

@@ -64,7 +64,8 @@ inline void write(const Tensors& tensors, const std::filesystem::path& folder) {
   std::vector<TensorSpec> specs;
   for (const auto& [name, tensor] : tensors) {
     const auto sizes = tensor.shape().sizes();
-    specs.push_back({name, "F32", {sizes.begin(), sizes.end()}});
+    specs.push_back(
+        {name, std::string(safetensors_name_of(tensor.dtype())), {sizes.begin(), sizes.end()}});
   }
   HfFolderWriter writer(real_file_system(), folder, specs);
   for (const TensorSpec& spec : writer.order()) writer.append(spec.name, tensors.at(spec.name));

@@ -24,7 +24,6 @@ class Example:
         shutil.copytree(ROOT / "examples", folder / "examples")
         (folder / "bin").mkdir()
         (folder / "bin/heddle").symlink_to(program.resolve())
-        (folder / "runs/demo-text").mkdir(parents=True)
         self.environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1",
                             "OMP_NUM_THREADS": "1"}
         self.run("heddle demo-text --bytes 200000 --out runs/demo-text/text.jsonl")

@@ -17,7 +17,7 @@ class TinyCpuExample : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("heddle-example-" + std::to_string(::getpid()));
-    fs::create_directories(folder_ / "runs/demo-text");
+    fs::create_directories(folder_);
     fs::copy(fs::path(source_dir()) / "examples", folder_ / "examples",
              fs::copy_options::recursive);
   }

@@ -149,6 +149,69 @@ TEST(Elastic, ASpareOfARunThatIsStoppedEndsAsOneWithACheckpoint) {
   EXPECT_EQ(second.get().status, kStopped);
 }
 
+/// Two ranks that were started by hand, which are stopped when the first says this.
+class ByHand {
+ public:
+  explicit ByHand(const TinyRun& run, const std::string& until) : run_(run) {
+    const auto port = free_port();
+    for (int rank = 0; rank < 2; ++rank) {
+      RunOptions options{.environment = by_hand(rank, 2, port)};
+      options.environment["HEDDLE_TOKEN"] = kToken;
+      if (rank == 0) {
+        options.signal = SIGINT;
+        options.signal_at = until;
+        options.signal_delay = std::chrono::seconds(1);
+      }
+      members_.push_back(std::async(std::launch::async, [this, options] {
+        return run_.train(settings_, {"--elastic"}, options);
+      }));
+    }
+    while (!has_done(run_, 5)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  Outcome newcomer(const std::vector<std::string>& others, const char* token = kToken) const {
+    std::vector<std::string> settings = settings_;
+    settings.insert(settings.end(), others.begin(), others.end());
+    return run_.train(settings, {"--join", "--ranks", "2"},
+                      {.environment = {{"HEDDLE_TOKEN", token}}});
+  }
+  Outcome end(int rank) { return members_[static_cast<std::size_t>(rank)].get(); }
+
+ private:
+  const TinyRun& run_;
+  const std::vector<std::string> settings_ = {"train.steps=100000", "parallel.zero=0",
+                                              "parallel.dp=2", "recover.timeout=20"};
+  std::vector<std::future<Outcome>> members_;
+};
+
+constexpr const char* kSentAway = "who has come with that is not let in";
+
+TEST(Elastic, ANewcomerWithAnotherRunFileEndsAndTheOthersGoOn) {
+  const TinyRun run;
+  ByHand ranks(run, kSentAway);
+  // As a mesh of its own, which would divide ranks otherwise.
+  const Outcome newcomer = ranks.newcomer({"parallel.dp=1", "parallel.pp=2"});
+  EXPECT_EQ(newcomer.status, static_cast<int>(ErrorCode::usage)) << newcomer.err;
+  EXPECT_NE(newcomer.err.find("rank 2 has parallel.dp = 1, rank 0 has 2"), std::string::npos)
+      << newcomer.err;
+  for (const int rank : {0, 1}) {
+    const Outcome outcome = ranks.end(rank);
+    EXPECT_EQ(outcome.status, static_cast<int>(ErrorCode::stopped)) << outcome.err;
+  }
+}
+
+/// The data are opened when it takes the place of somebody.
+TEST(Elastic, ANewcomerWithOtherDataEndsAndTheOthersGoOn) {
+  const TinyRun run;
+  ByHand ranks(run, kSentAway);
+  kill(process_of(run, 1), SIGKILL);
+  run.write_tokens("other.tokens", 2);
+  const Outcome newcomer = ranks.newcomer({"data.train=" + (run.path() / "other.tokens").string()});
+  EXPECT_EQ(newcomer.status, static_cast<int>(ErrorCode::usage)) << newcomer.err;
+  EXPECT_NE(newcomer.err.find("rank 1 has data.train"), std::string::npos) << newcomer.err;
+  const Outcome left = ranks.end(0);
+  EXPECT_EQ(left.status, static_cast<int>(ErrorCode::stopped)) << left.err;
+}
+
 /// Those that are started in their place would wait for each other.
 TEST(Elastic, ALauncherWhoseRanksAreAllKilledEndsSoon) {
   const TinyRun run;

@@ -54,6 +54,12 @@ const Refused kRefused[] = {
      "llama",
      {{"rope_parameters", {{"rope_type", "yarn"}}}},
      {"rope_parameters", "factor is missing"}},
+    {"LongropeMadeForOnePosition",
+     "phi3",
+     {{"original_max_position_embeddings", 1},
+      {"rope_scaling",
+       {{"type", "longrope"}, {"short_factor", {1, 1, 1, 1}}, {"long_factor", {1, 1, 1, 1}}}}},
+     {"original_max_position_embeddings above 1"}},
     {"LongropeWithoutFactors",
      "llama",
      {{"rope_scaling", {{"rope_type", "longrope"}, {"short_factor", {1, 1, 1, 1}}}}},
@@ -90,6 +96,14 @@ const Refused kRefused[] = {
     {"ActivationOfStarcoder2", "starcoder2", {{"hidden_act", "silu"}}, {"hidden_act", "silu"}},
     {"ActivationOfGemma", "gemma2", {{"hidden_activation", "silu"}}, {"hidden_activation", "silu"}},
     {"NegativeCap", "gemma2", {{"attn_logit_softcapping", -1.0}}, {"attn_logit_softcapping"}},
+    {"CapOfZero",
+     "gemma2",
+     {{"final_logit_softcapping", 0.0}},
+     {"final_logit_softcapping = 0", "null is no cap"}},
+    {"ScoresOfNoScale",
+     "gemma2",
+     {{"query_pre_attn_scalar", -1}},
+     {"query_pre_attn_scalar = -1 is not positive"}},
     {"CapOfScoresOfGemma3",
      "gemma3_text",
      {{"attn_logit_softcapping", 50.0}},
@@ -208,7 +222,6 @@ const Refused kRefused[] = {
     // Experts have no biases: one behind the last product would have to be weighted like it.
     {"BiasesOfExperts", "mixtral", {{"mlp_bias", true}}, {"mlp_bias = true"}},
     {"BiasesOfOwnExperts", "heddle_moe", {{"mlp_bias", true}}, {"mlp_bias = true"}},
-    {"BiasesOfMixtralsAttention", "mixtral", {{"attention_bias", true}}, {"attention_bias = true"}},
     {"ClippedQkv", "olmoe", {{"clip_qkv", 8.0}}, {"clip_qkv = 8"}},
     {"DenseLayersThatAreNoList", "qwen3_moe", {{"mlp_only_layers", 1}}, {"mlp_only_layers"}},
     {"DenseLayersThatAreNoNumbers",
@@ -262,6 +275,24 @@ const Refused kRefused[] = {
      "qwen3_moe",
      {{"num_experts", 10000000}, {"moe_intermediate_size", 10000000}},
      {"parameters"}},
+    {"AttentionToLaterTokens", "llama", {{"is_causal", false}}, {"is_causal"}},
+    {"LayersOfTheirOwnConfig",
+     "mistral",
+     {{"per_layer_config", {{"1", {{"sliding_window", 3}}}}}},
+     {"per_layer_config"}},
+    {"WeightsInAnotherFile",
+     "qwen2",
+     {{"transformers_weights", "other.safetensors"}},
+     {"transformers_weights", "other.safetensors"}},
+    {"WidthsOfGpt2ThatDiffer", "gpt2", {{"hidden_size", 48}}, {"n_embd = 24", "hidden_size = 48"}},
+    {"LayersOfGpt2ThatDiffer", "gpt2", {{"num_hidden_layers", 1}}, {"num_hidden_layers = 1"}},
+    {"Gpt2WithoutHeads", "gpt2", {{"n_head", nullptr}}, {"n_head is missing"}},
+    {"BiasOfMistral", "mistral", {{"attention_bias", true}}, {"attention_bias = true"}},
+    {"BiasOfMixtral", "mixtral", {{"attention_bias", true}}, {"attention_bias = true"}},
+    {"BiasOfTheMlpOfMistral", "mistral", {{"mlp_bias", true}}, {"mlp_bias = true"}},
+    {"BiasOfTheMlpOfQwen2", "qwen2", {{"mlp_bias", true}}, {"mlp_bias = true"}},
+    {"BiasOfTheMlpOfQwen3", "qwen3", {{"mlp_bias", true}}, {"mlp_bias = true"}},
+    {"HeadsOfGptNeoxOfAnotherSize", "gpt_neox", {{"head_dim", 4}}, {"head_dim = 4"}},
     {"UnknownFamily", "llama", {{"model_type", "bert"}}, {"model_type", "bert", "gpt_neox"}},
     {"NoFamily", "llama", {{"model_type", nullptr}}, {"model_type is missing"}},
     {"FamilyOfANumber", "llama", {{"model_type", 3}}, {"model_type"}},
@@ -359,6 +390,21 @@ TEST(Config, MissingSizesAreThoseOfTransformers) {
   Json null_kv = small_config("mistral");
   null_kv["num_key_value_heads"] = nullptr;
   EXPECT_EQ(spec_of(null_kv).kv_heads, 3);
+}
+
+TEST(Config, Gpt2IsReadByTheKeysOfOtherFamiliesToo) {
+  const Json config = {{"model_type", "gpt2"},
+                       {"vocab_size", 50},
+                       {"hidden_size", 24},
+                       {"n_layer", 2},
+                       {"num_hidden_layers", 2},
+                       {"num_attention_heads", 3},
+                       {"max_position_embeddings", 77}};
+  const ModelSpec spec = spec_of(config);
+  EXPECT_EQ(spec.hidden, 24);
+  EXPECT_EQ(spec.layers, 2);
+  EXPECT_EQ(spec.heads, 3);
+  EXPECT_EQ(spec.max_positions, 77);
 }
 
 TEST(Config, ExpertsAreReadInBothSpellings) {

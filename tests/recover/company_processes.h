@@ -84,7 +84,7 @@ class CompanyProcesses {
   /// All who go on come to their end together.
   void stop() { shared_->stops = true; }
   /// The process does nothing any more, but its threads do.
-  void hang(int process) { seen(process).hangs = true; }
+  void hang(int process, bool hangs = true) { seen(process).hangs = hangs; }
   void tell_to_leave(int process) { seen(process).leaves = true; }
 
   void hold(int from, int to, bool is_held = true) {

@@ -293,6 +293,20 @@ TEST(Membership, AStepThatEndsBehindThePromiseDoesNotCount) {
   EXPECT_EQ(first.roster().step, 1);
 }
 
+/// So that others do not give up for it whoever else is late just then.
+TEST(Membership, AnAlarmSaysWhoIsNotHeard) {
+  const Roster three{.members = {{.id = 1}, {.id = 2}, {.id = 3}}};
+  Membership second(5, 2, three, kLimits, seconds(0));
+  second.suspect(3, milliseconds(10));
+  int alarms = 0;
+  for (const Membership::Letter& letter : second.take_letters()) {
+    if (letter.note.kind != Note::Kind::alarm) continue;
+    EXPECT_EQ(letter.note.hears, (std::vector<bool>{true, true, false}));
+    ++alarms;
+  }
+  EXPECT_EQ(alarms, 2);
+}
+
 /// What `from` has to say reaches `to` and nobody else.
 void deliver(Membership& from, Membership& to, Membership::Time now) {
   for (const Membership::Letter& letter : from.take_letters()) {

@@ -26,15 +26,18 @@ std::string refusal_of(std::span<const std::byte> message, const Token& token = 
 }
 
 TEST(NoteWire, WhatIsSealedIsOpened) {
-  for (auto kind : {Note::Kind::heartbeat, Note::Kind::alarm, Note::Kind::refusal,
-                    Note::Kind::accepted, Note::Kind::join}) {
+  for (auto kind : {Note::Kind::heartbeat, Note::Kind::refusal, Note::Kind::accepted,
+                    Note::Kind::join}) {
     Note note{.kind = kind, .run = 1, .from = {.id = 7}, .sequence = 1, .epoch = 2};
     EXPECT_EQ(*open(seal(note, right_token()), right_token()), note);
   }
   for (auto kind : {Note::Kind::prepare, Note::Kind::propose, Note::Kind::decided}) {
     Note note{.kind = kind, .run = 1, .from = {.id = 7}, .members = {{.id = 7}, {.id = 8}}};
+    if (kind == Note::Kind::prepare) note.hears = {true, false};
     EXPECT_EQ(*open(seal(note, right_token()), right_token()), note);
   }
+  const Note alarm{.kind = Note::Kind::alarm, .run = 1, .from = {.id = 7}, .hears = {true, false}};
+  EXPECT_EQ(*open(seal(alarm, right_token()), right_token()), alarm);
   const auto message = seal(a_promise(), right_token());
   EXPECT_EQ(*open(message, right_token()), a_promise());
   EXPECT_EQ(*sealed_bytes(kNoteKind, std::span(message).first<kFrameBytes>()), message.size());

@@ -107,6 +107,22 @@ TEST(TcpCompany, OneThatHangsButBeatsIsFoundByItsCalls) {
   }
 }
 
+/// One that others have waited for a good while is not given up for the loss of another.
+TEST(TcpCompany, OneThatIsLateIsNotLostWithOneThatIsKilled) {
+  const Seconds step{0.7};  // a call is missed after three of them, 2.1 s
+  CompanyProcesses processes(Settings{.step = step});
+  ASSERT_TRUE(has_begun(processes, 4));
+  const auto steps = [&] { return processes.step(0); };
+  ASSERT_TRUE(CompanyProcesses::wait([&] { return steps() >= 4; }));
+  processes.hang(2);  // from its next step on, in which the others wait for it one step later
+  std::this_thread::sleep_for(2 * step + Seconds(1.75));
+  processes.send_signal(3, SIGKILL);
+  processes.hang(2, false);
+  ASSERT_TRUE(processes.go_on({0, 1, 2}, 1, 3))
+      << processes.text(0) << processes.text(1) << processes.text(2);
+  expect_good_end(processes, {0, 1, 2});
+}
+
 TEST(TcpCompany, ALinkThatSwallowsEverythingCostsOneMember) {
   CompanyProcesses processes(Settings{.has_relay = true});
   ASSERT_TRUE(has_begun(processes, 4, 1));

@@ -139,6 +139,20 @@ TEST(BadTokenizerJson, IsRefusedForStagesThatLackWhatTheyNeed) {
   expect_refused(stage("decoder", {{"type", "Strip"}, {"content", ""}}), "is not one character");
 }
 
+TEST(BadTokenizerJson, IsRefusedForATokenOfWhichNothingIsLeft) {
+  const auto strip = [](bool is_normalized) {
+    return [=](Json& j) {
+      j["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+      j["added_tokens"] = {added_token(300, "\n ", {{"normalized", is_normalized}})};
+    };
+  };
+  expect_refused(strip(true), R"(leaves nothing of the added token "\n ")");
+  TinyTokenizer tiny;
+  Json json = tiny.json();
+  strip(false)(json);
+  EXPECT_NO_THROW(Tokenizer::from_json(json.dump(), "good.json"));
+}
+
 TEST(BadTokenizerJson, WhatConcernsBatchesIsIgnored) {
   Json json = TinyTokenizer().json();
   json["truncation"] = {{"max_length", 2}};

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -68,7 +69,12 @@ TEST(ChatTemplate, RefusesByNameAndLineWhatIsNotSupported) {
   expect_refused("{{ x is filter }}", "line 1: test filter is not supported");
   expect_refused("\n\n{% include 'x' %}", "line 3: block include is not supported");
   expect_refused("{% for x in y recursive %}{% endfor %}", "recursive");
-  expect_refused("{{ 'abc'.zfill(3) }}", "undefined zfill is called");
+  expect_refused("{{ 'abc'.zfill(3) }}",
+                 "undefined zfill is called; it may be a function or method");
+  expect_refused("{{ '%05d' % 3 }}", "a format with %0 is not supported");
+  expect_refused("{{ 0x1f }}", "a number of this form is not supported");
+  expect_refused("{{ é }}", "unexpected \"é\"");
+  expect_refused("{% macro m() %}{% endmacro %}{{ m.name }}", "a function has no \"name\"");
 }
 
 TEST(ChatTemplate, WhatIsNotSupportedIsNoErrorWhereItIsNotReached) {
@@ -130,10 +136,58 @@ TEST(ChatTemplate, ArgumentsDoWhatTheyDoInJinja) {
       {"'a b, c_d' | wordcount", "3"},
       {"'{}-{} {{{}}}'.format(1, 'b', none)", "1-b {None}"},
       {"'{1}{0}'.format('a', 'b')", "ba"},
+      {"'%s=%d%%' % ('é', 2.0 | int)", "é=2%"},
+      {"'%s and %r' | format([1], 'b')", "[1] and 'b'"},
+      {"\"it's a-b (c) d\" | title", "It's A-B (C) D"},
+      {"\"it's\".title()", "It'S"},
+      {"'a\\u2028b\\x1cc'.splitlines()", "['a', 'b', 'c']"},
+      {"('a', 1)", "('a', 1)"},
+      {"('a',) + ()", "('a',)"},
+      {"{'a': 1}.items() | list", "[('a', 1)]"},
+      {"('a', 1) == ['a', 1]", "False"},
+      {"{16384: 'a', 512: 'b', '512': 'c'}", "{16384: 'a', 512: 'b', '512': 'c'}"},
+      {"{16384: 'a', 512: 'b'} | dictsort | first | last", "b"},
+      {"{16384: 'a', 512: 'b'}[16384]", "a"},
+      {"{2: 1, 'b': 2.5} | tojson", R"({"2": 1, "b": 2.5})"},
+      {"{'1': 2}.get(1)", "None"},
+      {"['\\x1c\\u200b\\U000e0041é漢 ']", R"(['\x1c\u200b\U000e0041é漢 '])"},
+      {"[missing]", "[Undefined]"},
+      {"'<' + ('a>' | safe) + '&'", "&lt;a>&amp;"},
+      {"'<' ~ ('a>' | safe)", "<a>"},
+      {"'<' | e", "&lt;"},
+      {"1e3 + 2.5e-1", "1000.25"},
+      {"9007199254740993 == 9007199254740992", "False"},
   };
   for (const auto& [expression, expected] : cases) {
     EXPECT_EQ(render(fmt::format("{{{{ {} }}}}", expression)), expected) << expression;
   }
+}
+
+TEST(ChatTemplate, LoopsSayHowDeepTheyAre) {
+  EXPECT_EQ(render("{% for a in [1] %}{% for b in [1] %}{{ loop.depth }}{{ loop.depth0 }}"
+                   "{% endfor %}{% endfor %}"),
+            "10");
+}
+
+TEST(ChatTemplate, BlanksAreThoseOfPython) {
+  EXPECT_EQ(render("a\u00A0\n\u3000{{- 1 -}}\u2028 \u0085b"), "a1b");
+  EXPECT_EQ(render("a\n\u3000{% if true %}b{% endif -%}\u00A0\nc"), "a\nbc");
+}
+
+TEST(ChatTemplate, RawTextIsLeftAlone) {
+  EXPECT_EQ(render("a {% raw %}\n{{ x }}{% if %}\n  {% endraw %}\nb"), "a \n{{ x }}{% if %}\nb");
+  EXPECT_EQ(render("a\n{%- raw -%} {# {%- endraw -%}\n b{{ 1 }}"), "a{#b1");
+  expect_refused("\n{% raw %}{{", "line 2: endraw is missing");
+}
+
+TEST(ChatTemplate, WholeNumbersDoNotWrapAround) {
+  const std::string most = "9223372036854775807";
+  const Json others = {{"most", std::numeric_limits<std::int64_t>::max()}};
+  EXPECT_EQ(render("{{ most }} {{ -most }}", others), most + " -" + most);
+  for (const char* sum : {"most + 1", "most * 2", "0 - most - 2", "2 ** 64"}) {
+    EXPECT_THROW(render(fmt::format("{{{{ {} }}}}", sum), others), Error) << sum;
+  }
+  EXPECT_THROW(render("{{ n }}", {{"n", std::uint64_t{1} << 63}}), Error);
 }
 
 TEST(ChatTemplate, RefusesByNameArgumentsThatItWouldPassOver) {
@@ -204,6 +258,16 @@ TEST(ChatTemplate, EndsEvenWhenATemplateDoesNot) {
   expect_refused("{{ range(999999999) }}", "more than 100,000");
 }
 
+TEST(ChatTemplate, ThoughtsAreKnownByEveryName) {
+  const ChatTemplate form(
+      "{% for m in messages %}{{ m.thinking }}/{{ m.reasoning_content }};{% endfor %}");
+  const Json messages = Json::parse(R"([{"role": "assistant", "reasoning": "a"},
+      {"role": "assistant", "thinking": "b"}, {"role": "assistant", "reasoning_content": "c"},
+      {"role": "assistant", "thinking": "d", "reasoning_content": "e", "reasoning": "f"},
+      {"role": "assistant", "thinking": null}, {"role": "user"}])");
+  EXPECT_EQ(form.render(messages, Json::object(), {}), "a/a;b/b;c/c;d/e;None/;/;");
+}
+
 TEST(ChatTemplate, IsFoundInAFolder) {
   const fs::path folder = fs::path(testing::TempDir()) / "chat_template_folder";
   fs::remove_all(folder);
@@ -226,8 +290,21 @@ TEST(ChatTemplate, IsFoundInAFolder) {
     write("tokenizer_config.json", fmt::format(R"({{"chat_template": {}}})", bad));
     EXPECT_THROW(ChatTemplate::find(folder), Error) << bad;
   }
+  const Json with_tools = {{"tools", Json::array()}}, without = {{"tools", nullptr}};
+  const auto of_tools = [&](const Json& others) {
+    return ChatTemplate::find(folder)->render(Json::array(), others, {});
+  };
+  write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "2"},
+      {"name": "default", "template": "3"}]})");
+  EXPECT_EQ(of_tools(with_tools), "2");
+  EXPECT_EQ(of_tools(without), "3");
   write("chat_template.jinja", "4\n");
   EXPECT_EQ(rendered(), "4");
+  EXPECT_EQ(of_tools(with_tools), "4");
+  fs::create_directories(folder / "additional_chat_templates");
+  write("additional_chat_templates/tool_use.jinja", "5");
+  EXPECT_EQ(of_tools(with_tools), "5");
+  EXPECT_EQ(of_tools(without), "4");
   write("chat_template.jinja", "{{");
   try {
     ChatTemplate::find(folder);

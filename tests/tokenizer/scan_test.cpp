@@ -182,6 +182,9 @@ TEST(RegexSplit, LiteralPatternsAreNotRegularExpressions) {
 TEST(RegexSplit, EmptyMatchesCutAndAdvance) {
   const RegexSplit regex({.pattern = "x*"}, "test");
   EXPECT_EQ(by_regex(regex, "\u00E9xx\u4E2D"), (Pieces{"\u00E9", "xx", "\u4E2D"}));
+  // None is found right behind a match.
+  const RegexSplit merging({.pattern = "x*", .behavior = SplitBehavior::merged_with_next}, "test");
+  EXPECT_EQ(by_regex(merging, "axxb"), (Pieces{"a", "xxb"}));
 }
 
 TEST(RegexSplit, InvalidBytesBecomePiecesOfTheirOwn) {

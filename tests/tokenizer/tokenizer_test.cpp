@@ -98,6 +98,14 @@ TEST(Tokenizer, ModelsWithoutATypeAreToldByWhatTheyHave) {
   EXPECT_THROW(ids({{"vocab", words}}), Error);
 }
 
+TEST(Unigram, ScoresAreRoundedAsTheReferenceDoes) {
+  // The sum of 7.386 and 8.09, as a double is written, is read as a neighbour of it.
+  const Json pieces =
+      Json::parse(R"([["<unk>", -20], ["a", -7.386], ["b", -8.09], ["ab", -15.475999999999999]])");
+  const Json file = {{"model", {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", pieces}}}};
+  EXPECT_EQ(Tokenizer::from_json(file.dump(), "x").encode("ab"), (Ids{1, 2}));
+}
+
 TEST(Tokenizer, AnyBytesRoundTrip) {
   const auto tokenizer = abc().load();
   for (std::uint64_t i = 0; i < 500; ++i) {
@@ -148,6 +156,18 @@ TEST(Tokenizer, AddedTokensStripAndStandAloneAsTheySay) {
   EXPECT_EQ(tokenizer.encode("aWW"), bytes_of("aWW"));
   EXPECT_EQ(tokenizer.encode("WW_"), bytes_of("WW_"));
   EXPECT_EQ(tokenizer.encode("WW\u00E9"), bytes_of("WW\u00E9"));
+}
+
+TEST(Tokenizer, WhatATokenHasStrippedIsNoOtherToken) {
+  TinyTokenizer tiny;
+  tiny.added_tokens = {added_token(300, "RR", {{"rstrip", true}}),
+                       added_token(301, "\n\n", {{"lstrip", true}, {"rstrip", true}}),
+                       added_token(302, "\t")};
+  const auto tokenizer = tiny.load();
+  EXPECT_EQ(tokenizer.encode("\n\n\n\n\n"), Ids{301});
+  EXPECT_EQ(tokenizer.encode("RR\n\n\n\na"), (Ids{300, 'a'}));
+  // One that strips nothing is found there, and text goes on behind it.
+  EXPECT_EQ(tokenizer.encode("RR \t a"), (Ids{300, 302, ' ', 'a'}));
 }
 
 TEST(Tokenizer, NormalizedTokensAreFoundAfterNormalisation) {

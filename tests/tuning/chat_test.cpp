@@ -56,6 +56,25 @@ TEST(ChatAnswers, AreTheTokensThatTransformersFinds) {
   EXPECT_EQ(cases, 36u);
 }
 
+TEST(ChatAnswers, HaveTokensThatReachBeyondThem) {
+  // The text up to the end of the answer would have other tokens: one space behind it.
+  const ChatTemplate form(
+      "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+      "{% endgeneration %}  x{% else %}A: {% endif %}{% endfor %}");
+  const Json messages = Json::array(
+      {{{"role", "user"}, {"content", ""}}, {{"role", "assistant"}, {"content", "so "}}});
+  const std::vector<std::pair<std::string, std::vector<bool>>> expected = {
+      {"gpt2", {false, false, true, true, true, false}},           // A : Ġs o ĠĠ Ġx
+      {"llama2", {false, false, true, true, true, false, false}},  // ▁A : ▁s o ▁▁ ▁ x
+  };
+  for (const auto& [name, answers] : expected) {
+    EncodeCache cache;
+    const ChatText text = chat_text(form, said({{"messages", messages}}), "a");
+    EXPECT_EQ(text.text, "A: so   x");
+    EXPECT_EQ(chat_tokens(tokenizer_of(name), text, cache).are_answers, answers) << name;
+  }
+}
+
 TEST(ChatAnswers, OfAPromptAndItsCompletionAreTheCompletion) {
   const ChatTemplate form{kChatMl};
   const ChatText text =

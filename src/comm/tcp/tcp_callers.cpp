@@ -132,9 +132,10 @@ Callers::State Callers::send_away(const Caller& caller, const std::string& why) 
   }
   const std::string text =
       fmt::format("{} {}", is_named ? fmt::format("rank {}", caller.hello.rank) : "this rank", why);
-  // What was not read when a connection is closed would take the answer with it.
-  char rest[512];
-  while (recv(caller.socket.get(), rest, sizeof(rest), MSG_DONTWAIT) > 0) continue;
+  // What was not read when a connection is closed would take the answer with it. Who sends more
+  // than a caller has to say may go without: it could keep on sending.
+  char rest[4096];
+  static_cast<void>(!recv(caller.socket.get(), rest, sizeof(rest), MSG_DONTWAIT));
   send_answer(caller.socket, Answer::stranger, text.data(), text.size());
   return State::gone;
 }

@@ -23,7 +23,7 @@ namespace heddle {
 struct Hello {
   static constexpr std::uint64_t kMagic = 0x31656c6464654811ULL;
   /// Negative: the first version had the rank in this place.
-  static constexpr std::int32_t kProtocol = -5;
+  static constexpr std::int32_t kProtocol = -6;
 
   std::uint64_t magic = kMagic;
   std::int32_t protocol = kProtocol;

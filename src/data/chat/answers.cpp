@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "data/chat/token_places.h"
 
 namespace heddle {
 namespace {
@@ -120,7 +121,8 @@ class AnswerFinder {
   ChatTemplate::Rendered written_;
 };
 
-/// How many tokens of the text lie wholly before byte `at`.
+/// How many tokens of the text lie wholly before byte `at`; fewer where the text before it has
+/// other tokens without the rest.
 std::size_t tokens_before(const Tokenizer& tokenizer, const ChatText& chat,
                           const std::vector<std::int32_t>& ids, std::size_t at,
                           EncodeCache& cache) {
@@ -147,7 +149,16 @@ ChatTokens chat_tokens(const Tokenizer& tokenizer, const ChatText& chat, EncodeC
   ChatTokens made;
   tokenizer.encode(chat.text, {}, cache, made.ids);
   made.are_answers.resize(made.ids.size());
+  const auto places = token_places(tokenizer, chat.text, made.ids);
   for (const auto& [begin, end] : chat.answers) {
+    if (places) {
+      const auto first = std::ranges::find_if(*places, [&](auto one) { return one.end > begin; });
+      const auto behind = std::ranges::find_if(*places, [&](auto one) { return one.begin >= end; });
+      for (auto one = first; one < behind; ++one) {
+        made.are_answers[static_cast<std::size_t>(one - places->begin())] = true;
+      }
+      continue;
+    }
     const std::size_t from = tokens_before(tokenizer, chat, made.ids, begin, cache);
     const std::size_t to = tokens_before(tokenizer, chat, made.ids, end, cache);
     std::fill(made.are_answers.begin() + static_cast<std::ptrdiff_t>(from),

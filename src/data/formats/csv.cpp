@@ -55,14 +55,16 @@ class Csv : public RecordReader {
       do {
         cells.emplace_back();
       } while (read_cell(cells.back()));
-      if (cells.size() > 1 || !cells.front().empty()) return true;
+      if (cells.size() > 1 || !cells.front().empty() || is_quoted_) return true;
     }
     return false;
   }
 
   /// Whether another cell follows in the row.
   bool read_cell(std::string& cell) {
-    if (peek() == '"') take_quoted(cell);
+    is_quoted_ = peek() == '"';
+    if (is_quoted_) take_quoted(cell);
+    const std::size_t quoted = cell.size();
     const std::array<char, 2> ends = {separator_, '\n'};
     take_until(cell, std::string_view(ends.data(), ends.size()));
     const int end = peek();
@@ -70,7 +72,7 @@ class Csv : public RecordReader {
     text_.take(1);
     if (end == separator_) return true;
     ++line_;
-    if (cell.ends_with('\r')) cell.pop_back();
+    if (cell.size() > quoted && cell.ends_with('\r')) cell.pop_back();
     return false;
   }
 
@@ -117,6 +119,7 @@ class Csv : public RecordReader {
   std::vector<std::string> columns_, cells_;
   std::size_t wanted_ = 0;
   std::int64_t line_ = 1;
+  bool is_quoted_ = false;  // the last cell
 };
 
 }  // namespace

@@ -236,6 +236,8 @@ InputKind text_kind(const fs::path& path, const fs::path& name, std::string_view
     return is_list ? InputKind::json : InputKind::jsonl;
   }
   if (promised == InputKind::json && !json && !trim(content).empty()) {
+    const std::string_view body = without_mark(content);  // whose reader names the place
+    if (body.starts_with('[') || body.starts_with('{')) return InputKind::json;
     refuse(path, "named .json and does not begin as JSON does",
            "correct it, or take it as prose with --as text");
   }

@@ -53,8 +53,10 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
     std::string_view reason = error.what();
-    if (const auto at = reason.rfind(": "); at != std::string_view::npos) {
-      reason = reason.substr(at + 2);
+    for (const std::string_view name : {"] ", ": "}) {  // of the exception, and of the place
+      if (const auto at = reason.rfind(name); at != std::string_view::npos) {
+        reason = reason.substr(at + 2);
+      }
     }
     parse_failure = fmt::format("not valid JSON at byte {}: {}", position, reason);
     return false;

@@ -116,7 +116,10 @@ class PlainText : public RecordReader {
     while (true) {
       const std::string_view view = text_.view();
       const std::size_t found = view.find('\n', searched);
-      if (found != std::string_view::npos) return Place{at, found - at, found + 1};
+      if (found != std::string_view::npos) {
+        const bool has_return = found > at && view[found - 1] == '\r';
+        return Place{at, found - at - (has_return ? 1 : 0), found + 1};
+      }
       searched = view.size();
       if (!text_.more()) break;
     }

@@ -115,9 +115,9 @@ void MemberService::handle(const Membership::Event& event, Consequences& then, T
   then.failing = std::exchange(failure_, nullptr);
   flight_.reset();  // of a world whose ranks have other numbers now
   if (event.state == Membership::State::ended) {
-    ended_ = event.text;
+    ended_ = hangs_.empty() ? event.text : fmt::format("{}; {}", hangs_, event.text);
     ended_at_ = now;
-    then.why = event.text;
+    then.why = ended_;
     return;
   }
   if (roster.epoch > 0) {
@@ -176,10 +176,11 @@ void MemberService::on_note(Note note) {
     // Newcomers do not know yet which run it is.
     if (note.kind == Note::Kind::join && note.run == 0) note.run = run_;
     // Another has found somebody to be lost. This one is about to, where it is a matter of time,
-    // and has to say so in its promise: one against one nobody would know who of them it was.
+    // and has to say so in its promise: one against one nobody would know who of them it was. Who
+    // is late meanwhile is not lost with it.
     const bool ends_epoch = note.kind == Note::Kind::alarm || note.kind == Note::Kind::prepare;
     if (ends_epoch && note.run == run_ && is_going(note.epoch)) {
-      judge_members(now, true);
+      judge_members(now, &note.hears);
       if (is_leaving_) go_away(now);
     }
     membership_->receive(note, now);
@@ -234,7 +235,7 @@ void MemberService::on_tick() {
     if (end_ == Status::End::everywhere) return;
     if (!membership_) return knock(now, then);
     membership_->tick(now);
-    judge_members(now, false);
+    judge_members(now);
     const bool is_member = membership_->state() == Membership::State::going ||
                            membership_->state() == Membership::State::agreeing;
     if (is_member && now >= status_at_) {
@@ -281,7 +282,8 @@ void MemberService::lose(std::uint64_t epoch, int rank, const std::string& why) 
   });
 }
 
-void MemberService::judge_members(Time now, bool is_urgent) {
+void MemberService::judge_members(Time now, const std::vector<bool>* heard) {
+  const bool is_urgent = heard != nullptr;
   const std::uint64_t epoch = membership_->roster().epoch;
   if (!flight_ || !is_going(epoch)) return;
   if (!is_urgent && now < judged_at_ + limits_.heartbeat / 2) return;
@@ -297,6 +299,7 @@ void MemberService::judge_members(Time now, bool is_urgent) {
   bool is_of_link = verdict->lost.empty();
   for (const int rank : verdict->lost) {
     const auto place = static_cast<std::size_t>(rank);
+    if (is_urgent && (place >= heard->size() || (*heard)[place])) continue;
     // One that waits itself and is heard of is held up by a link, which its ends will notice.
     if (place != own && reports_.is_waiting(place) &&
         reports_.silence(place, now) < limits_.silent_after / 2) {
@@ -305,6 +308,7 @@ void MemberService::judge_members(Time now, bool is_urgent) {
       lose_member(place, verdict->text, now);
     } else {  // it is this rank that hangs: the others need not find out against its will
       causes_.set(epoch, verdict->text, Source::own);
+      hangs_ = verdict->text;
       membership_->leave(now);
     }
   }

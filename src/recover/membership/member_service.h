@@ -110,7 +110,8 @@ class MemberService {
   void on_caller(Callers::Guest guest);
   void on_tick();
   void knock(Time now, Consequences& then);
-  void judge_members(Time now, bool is_urgent);
+  /// `heard`: by one for whom the epoch has ended; who is not is judged sooner, and nobody else.
+  void judge_members(Time now, const std::vector<bool>* heard = nullptr);
   void connect_anew(const Verdict& verdict, Duration limit, Time now);
   void lose_member(std::size_t place, const std::string& why, Time now);
   void measure_step(Duration step, Consequences& then);
@@ -144,6 +145,7 @@ class MemberService {
   std::uint64_t status_sequence_ = 0, knock_sequence_ = 0;
   bool is_in_ = false;  // a newcomer has been let in
   int rebuilds_ = 0;    // since a step was finished
+  std::string hangs_;   // how this process found out that it does; else empty
   std::string ended_;   // why the run does without this process; else empty
   std::optional<MemberLinks> links_;
 };

@@ -19,7 +19,6 @@ void write_members(const std::filesystem::path& file, const Roster& roster) {
     text += SocketAddress{member.host, member.port}.text() + "\n";
   }
   try {
-    real_file_system().create_directories(file.parent_path());
     write_file_atomically(real_file_system(), file, text);
   } catch (const Error& error) {
     log_warn("newcomers will not find this run: {}", error.message());

@@ -48,6 +48,13 @@ Note Membership::make_note(Note::Kind kind) const {
           .step = step_};
 }
 
+Note Membership::make_note(Note::Kind kind, Time now) const {
+  Note note = make_note(kind);
+  note.hears = heard_places(now);
+  note.hears[place_] = !is_leaving_;
+  return note;
+}
+
 void Membership::send(const Member& to, Note note) { letters_.push_back({to, std::move(note)}); }
 
 void Membership::send_to_members(const Note& note) {
@@ -71,7 +78,8 @@ void Membership::beat(Time now) {
     const Note note = make_note(Note::Kind::join);
     for (const Member& contact : contacts_) send(contact, note);
   } else {
-    send_to_members(make_note(state_ == State::going ? Note::Kind::heartbeat : Note::Kind::alarm));
+    send_to_members(state_ == State::going ? make_note(Note::Kind::heartbeat)
+                                           : make_note(Note::Kind::alarm, now));
   }
 }
 
@@ -232,7 +240,8 @@ void Membership::begin_attempt(Time now) {
 void Membership::ask(Time now) {
   ++attempt_->times_asked;
   attempt_->until = now + limits_.round;
-  Note note = make_note(attempt_->value ? Note::Kind::propose : Note::Kind::prepare);
+  Note note = attempt_->value ? make_note(Note::Kind::propose)
+                              : make_note(Note::Kind::prepare, now);
   const Roster& roster = attempt_->value ? *attempt_->value : roster_;
   note.ballot = attempt_->ballot;
   note.step = roster.step;
@@ -337,10 +346,8 @@ void Membership::count_accepted(std::size_t place, Time now) {
 }
 
 Note Membership::own_promise(const Ballot& ballot, Time now) const {
-  Note note = make_note(Note::Kind::promise);
+  Note note = make_note(Note::Kind::promise, now);
   note.ballot = ballot;
-  note.hears = heard_places(now);
-  note.hears[place_] = !is_leaving_;
   note.taken = taken_;
   if (taken_.round > 0) {
     note.step = taken_value_.step;

@@ -96,6 +96,8 @@ class Membership {
   };
 
   Note make_note(Note::Kind kind) const;
+  /// That says who is heard.
+  Note make_note(Note::Kind kind, Time now) const;
   void send(const Member& to, Note note);
   void send_to_members(const Note& note);
   void answer_late(const Member& to);

@@ -49,9 +49,9 @@ struct Ballot {
 struct Note {
   enum class Kind : std::uint8_t {
     heartbeat = 1,
-    alarm,     ///< a heartbeat of one for whom the epoch has ended
-    prepare,   ///< asks for a promise; has the roster of the epoch
-    promise,   ///< to take no lower ballot; has what was taken before, and who is heard
+    alarm,     ///< a heartbeat of one for whom the epoch has ended; says who is heard
+    prepare,   ///< asks for a promise; has the roster of the epoch, and says who is heard
+    promise,   ///< to take no lower ballot; has what was taken before, and says who is heard
     refusal,   ///< a higher ballot was promised, which this is
     propose,   ///< asks to take the next roster
     accepted,  ///< it is taken
@@ -69,7 +69,8 @@ struct Note {
   Ballot taken = {};      ///< of a promise: with this one `members` and `step` were taken
   std::int64_t step = 0;  ///< of the roster that goes with it, else the sender's last finished one
   std::vector<Member> members = {};
-  /// Of a promise, by place: whom the sender hears. Its own place: that it wants to stay.
+  /// Of an alarm, a prepare and a promise, by place: whom the sender hears. Its own place: that it
+  /// wants to stay.
   std::vector<bool> hears = {};
 
   friend bool operator==(const Note&, const Note&) = default;

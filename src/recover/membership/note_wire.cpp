@@ -116,7 +116,10 @@ const char* fault_of(const Note& note) {
                           note.kind == Note::Kind::decided ||
                           (note.kind == Note::Kind::promise && note.taken.round > 0);
   if (has_roster == note.members.empty()) return "has members where it should not, or none";
-  if ((note.kind == Note::Kind::promise) == note.hears.empty()) {
+  const bool says_who_is_heard = note.kind == Note::Kind::alarm ||
+                                 note.kind == Note::Kind::prepare ||
+                                 note.kind == Note::Kind::promise;
+  if (says_who_is_heard == note.hears.empty()) {
     return "says who is heard where it should not, or does not";
   }
   return nullptr;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "tokenizer/chat/operators.h"
 #include "tokenizer/chat/syntax.h"
 
 namespace heddle::chat {
@@ -41,7 +42,7 @@ Dict dict_of(const Arguments& given) {
 
 /// Jinja looks for an attribute, then for an element.
 Value attribute_of(const Value& subject, const std::string& name) {
-  if (subject.is_undefined()) fail_access(subject, name);
+  if (subject.is_undefined() || subject.function() != nullptr) fail_access(subject, name);
   if (const Dict* fields = subject.fields()) {
     const Value* value = fields->find(name);
     return value == nullptr ? Value(Value::Undefined{name}) : *value;
@@ -56,8 +57,7 @@ Value attribute_of(const Value& subject, const std::string& name) {
 Value item_of(const Value& subject, const Value& key) {
   if (subject.is_undefined()) fail_access(subject, key.text());
   if (const Dict* dict = subject.dict()) {
-    const Value* value = key.string() == nullptr ? nullptr : dict->find(*key.string());
-    if (value != nullptr) return *value;
+    if (const Value* value = dict->find_key(key)) return *value;
   }
   const bool is_indexed = subject.list() != nullptr || subject.string() != nullptr;
   if (is_indexed && key.is_whole()) {
@@ -72,19 +72,22 @@ Value item_of(const Value& subject, const Value& key) {
 }
 
 Value add(const Value& a, const Value& b) {
-  if (a.string() != nullptr && b.string() != nullptr) return *a.string() + *b.string();
-  if (a.list() != nullptr && b.list() != nullptr) {
+  if (a.string() != nullptr && b.string() != nullptr) {
+    if (a.is_safe() || b.is_safe()) return Value::safe(escaped(a) + escaped(b));
+    return *a.string() + *b.string();
+  }
+  if (a.list() != nullptr && b.list() != nullptr && a.is_tuple() == b.is_tuple()) {
     List joined = *a.list();
     joined.insert(joined.end(), b.list()->begin(), b.list()->end());
-    return joined;
+    return a.is_tuple() ? Value::tuple(std::move(joined)) : joined;
   }
   const auto is_number = [](const Value& v) { return v.is_whole() || v.real() != nullptr; };
   if (!is_number(a) || !is_number(b)) {
     template_error(fmt::format("{} and {} cannot be added", a.kind(), b.kind()));
   }
   if (a.is_whole() && b.is_whole()) {
-    return static_cast<std::int64_t>(static_cast<std::uint64_t>(a.whole()) +
-                                     static_cast<std::uint64_t>(b.whole()));
+    return exact(a.whole(), b.whole(),
+                 [](auto x, auto y, auto* sum) { return __builtin_add_overflow(x, y, sum); });
   }
   return a.number() + b.number();
 }

@@ -23,19 +23,57 @@ chat::Dict tokens_of_config(const Json& config) {
   return tokens;
 }
 
+/// A folder's templates: the usual one, and one for conversations with tools.
+struct Sources {
+  std::optional<std::string> usual = {}, with_tools = {};
+  fs::path file = {};
+};
+
 /// `chat_template`: a text, or a list of named ones.
-std::optional<std::string> template_of_config(const Json& config, const fs::path& file) {
+Sources sources_of_config(const Json& config, const fs::path& file) {
+  Sources found{.file = file};
   const auto at = config.find("chat_template");
-  if (at == config.end() || at->is_null()) return std::nullopt;
-  if (at->is_string()) return at->get<std::string>();
+  if (at == config.end() || at->is_null()) return found;
+  if (at->is_string()) found.usual = at->get<std::string>();
   if (at->is_array()) {
     for (const Json& one : *at) {
-      if (configured_text(one, "name") != "default") continue;
-      if (const std::string text = configured_text(one, "template"); !text.empty()) return text;
+      const std::string name = configured_text(one, "name"),
+                        text = configured_text(one, "template");
+      if (name == "default" && !text.empty()) found.usual = text;
+      if (name == "tool_use" && !text.empty()) found.with_tools = text;
     }
   }
+  if (found.usual) return found;
   fail(ErrorCode::data, "{}: chat_template is no text, and no list with one that is named default",
        file.string());
+}
+
+Sources sources_in(const fs::path& folder, const Json& config, const fs::path& config_file) {
+  const fs::path own = folder / "chat_template.jinja",
+                 with_tools = folder / "additional_chat_templates" / "tool_use.jinja";
+  if (!fs::exists(own)) return sources_of_config(config, config_file);
+  Sources found{.usual = read_text_file(own), .file = own};
+  if (fs::exists(with_tools)) found.with_tools = read_text_file(with_tools);
+  return found;
+}
+
+/// Messages call a model's thoughts by several names; templates look for the first two.
+Json with_thoughts(const Json& messages) {
+  if (!messages.is_array()) return messages;
+  Json all = Json::array();
+  for (const Json& message : messages) {
+    all.push_back(message);
+    if (!message.is_object()) continue;
+    for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+      const auto at = message.find(name);
+      if (at == message.end() || at->is_null()) continue;
+      all.back() = {{"thinking", *at}};
+      all.back().update(message);
+      all.back()["reasoning_content"] = *at;
+      break;
+    }
+  }
+  return all;
 }
 
 std::string formatted_time(const std::string& format, const std::optional<std::tm>& given) {
@@ -55,6 +93,7 @@ std::string formatted_time(const std::string& format, const std::optional<std::t
 struct ChatTemplate::Parts {
   std::string source;
   chat::Body body;
+  std::optional<chat::Body> body_with_tools;
   chat::Dict tokens;
 };
 
@@ -66,19 +105,18 @@ ChatTemplate::ChatTemplate(const std::string& source) {
 }
 
 std::optional<ChatTemplate> ChatTemplate::find(const fs::path& folder) {
-  const fs::path config_file = folder / "tokenizer_config.json",
-                 own = folder / "chat_template.jinja";
+  const fs::path config_file = folder / "tokenizer_config.json";
   Json config = fs::exists(config_file) ? read_json_file(config_file) : Json::object();
   if (!config.is_object()) fail(ErrorCode::data, "{}: not an object", config_file.string());
-  const auto source = fs::exists(own) ? std::optional(read_text_file(own))
-                                      : template_of_config(config, config_file);
-  if (!source) return std::nullopt;
+  const Sources sources = sources_in(folder, config, config_file);
+  if (!sources.usual) return std::nullopt;
   auto parts = std::make_shared<Parts>();
   try {
-    parts->source = *source;
-    parts->body = chat::parse_template(*source);
+    parts->source = *sources.usual + sources.with_tools.value_or("");
+    parts->body = chat::parse_template(*sources.usual);
+    if (sources.with_tools) parts->body_with_tools = chat::parse_template(*sources.with_tools);
   } catch (const Error& error) {
-    throw error.within((fs::exists(own) ? own : config_file).string());
+    throw error.within(sources.file.string());
   }
   parts->tokens = tokens_of_config(config);
   ChatTemplate found{""};
@@ -103,7 +141,7 @@ ChatTemplate::Rendered ChatTemplate::render_marked(const Json& messages, const J
               return formatted_time(format->text(), now);
             }));
   for (const auto& [name, value] : parts_->tokens.items()) names.set(name, value);
-  const chat::Value said = chat::Value::from_json(messages);
+  const chat::Value said = chat::Value::from_json(with_thoughts(messages));
   names.set("messages", said);
   names.set("add_generation_prompt", options.add_generation_prompt);
   for (const auto& [name, value] : others.items()) names.set(name, chat::Value::from_json(value));
@@ -115,7 +153,9 @@ ChatTemplate::Rendered ChatTemplate::render_marked(const Json& messages, const J
   Rendered rendered;
   scope.watch(rendered.text);
   if (const chat::List* list = said.list()) scope.follow(*list);
-  chat::run_body(parts_->body, scope, rendered.text);
+  const bool has_tools = others.contains("tools") && !others["tools"].is_null();
+  chat::run_body(has_tools && parts_->body_with_tools ? *parts_->body_with_tools : parts_->body,
+                 scope, rendered.text);
   for (const auto& [begin, end] : scope.marks()) rendered.marked.push_back({begin, end});
   for (const auto& rounds : scope.rounds()) {
     auto& turn = rendered.turns.emplace_back();

@@ -19,7 +19,8 @@ class ChatTemplate {
   explicit ChatTemplate(const std::string& source);
 
   /// chat_template.jinja of a model folder, or `chat_template` of its tokenizer_config.json (of
-  /// several the one named "default"); nothing where the folder has none. Tokens that
+  /// several the one named "default", and with tools "tool_use", which may also be a file in
+  /// additional_chat_templates); nothing where the folder has none. Tokens that
   /// tokenizer_config.json names (bos_token, ...) are known to the template.
   static std::optional<ChatTemplate> find(const std::filesystem::path& folder);
 

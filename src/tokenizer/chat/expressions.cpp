@@ -164,7 +164,7 @@ class Parser {
     }
     if (token.kind == Token::Kind::sign && token.text == "(") return in_parentheses();
     if (token.kind == Token::Kind::sign && token.text == "[") {
-      return std::make_unique<ListExpression>(items_until("]"));
+      return std::make_unique<ListExpression>(items_until("]"), false);
     }
     if (token.kind == Token::Kind::sign && token.text == "{") return dict();
     syntax_error(token.line, token.text.empty() ? "an expression is missing"
@@ -194,14 +194,14 @@ class Parser {
 
   ExpressionPtr in_parentheses() {
     if (reader_.take_sign(")")) {
-      return std::make_unique<ListExpression>(std::vector<ExpressionPtr>{});
+      return std::make_unique<ListExpression>(std::vector<ExpressionPtr>{}, true);
     }
     ExpressionPtr first = condition();
     if (reader_.take_sign(")")) return first;
     reader_.expect_sign(",");
     std::vector<ExpressionPtr> items = items_until(")");
     items.insert(items.begin(), std::move(first));
-    return std::make_unique<ListExpression>(std::move(items));
+    return std::make_unique<ListExpression>(std::move(items), true);
   }
 
   ExpressionPtr dict() {

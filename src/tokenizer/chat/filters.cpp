@@ -5,8 +5,10 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 
+#include "tokenizer/chat/operators.h"
 #include "tokenizer/chat/syntax.h"
 #include "tokenizer/chat/text_methods.h"
 #include "tokenizer/unicode/characters.h"
@@ -199,7 +201,8 @@ Value items(const Value& subject, const Arguments&) {
   List pairs;
   if (subject.is_undefined()) return pairs;
   if (subject.dict() == nullptr) template_error(fmt::format("items of {}", subject.kind()));
-  for (const auto& [key, value] : subject.dict()->items()) pairs.emplace_back(List{key, value});
+  for (const auto& [key, value] : subject.dict()->items())
+    pairs.push_back(Value::tuple({key, value}));
   return pairs;
 }
 
@@ -355,6 +358,17 @@ Value indented(const Value& subject, const Arguments& given) {
   return out;
 }
 
+/// Unlike the method, a capital stands only behind blanks, hyphens and opening brackets.
+Value title(const Value& subject, const Arguments&) {
+  std::string out;
+  bool starts = true;
+  for_each_character(subject.text(), [&](char32_t c, std::string_view bytes) {
+    out += starts ? raised(bytes) : lowered(bytes);
+    starts = is_space(bytes) || (c < 0x80 && std::strchr("-({[<", static_cast<int>(c)) != nullptr);
+  });
+  return out;
+}
+
 /// A filter that is a method of texts, of what is not one as it is printed.
 template <const auto& kName>
 Value as_method(const Value& subject, const Arguments& given) {
@@ -362,18 +376,22 @@ Value as_method(const Value& subject, const Arguments& given) {
   return (*method.function())(given);
 }
 
-constexpr char kStrip[] = "strip", kUpper[] = "upper", kLower[] = "lower", kTitle[] = "title",
+constexpr char kStrip[] = "strip", kUpper[] = "upper", kLower[] = "lower",
                kCapitalize[] = "capitalize", kReplace[] = "replace";
 
-constexpr std::array<Filter, 36> kFilters = {{
+constexpr std::array<Filter, 39> kFilters = {{
     {"abs", "", absolute},
     {"capitalize", "", as_method<kCapitalize>},
     {"count", "", length},
     {"d", "default_value boolean", otherwise},
     {"default", "default_value boolean", otherwise},
     {"dictsort", "case_sensitive by reverse", dictsort},
+    {"e", "", [](const Value& v, const Arguments&) { return Value::safe(escaped(v)); }},
+    {"escape", "", [](const Value& v, const Arguments&) { return Value::safe(escaped(v)); }},
     {"first", "", first},
     {"float", "default", to_float},
+    {"format", "*",
+     [](const Value& v, const Arguments& a) -> Value { return printed(v, a.positional); }},
     {"indent", "width first blank", indented},
     {"int", "default", to_int},
     {"items", "", items},
@@ -390,13 +408,13 @@ constexpr std::array<Filter, 36> kFilters = {{
     {"replace", "/ / count", as_method<kReplace>},
     {"reverse", "", reversed},
     {"round", "precision method", rounded},
-    {"safe", "", [](const Value& v, const Arguments&) { return v; }},
+    {"safe", "", [](const Value& v, const Arguments&) { return Value::safe(v.text()); }},
     {"select", "**", select<true>},
     {"selectattr", "**", select_by_attribute<true>},
     {"sort", "reverse case_sensitive attribute", sorted},
     {"string", "", [](const Value& v, const Arguments&) -> Value { return v.text(); }},
     {"sum", "attribute start", total},
-    {"title", "", as_method<kTitle>},
+    {"title", "", title},
     {"tojson", "ensure_ascii indent separators sort_keys", to_json},
     {"trim", "chars", as_method<kStrip>},
     {"unique", "case_sensitive attribute", unique},

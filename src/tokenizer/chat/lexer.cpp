@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "base/error.h"
+#include "tokenizer/chat/text_methods.h"
 #include "tokenizer/unicode/characters.h"
 
 namespace heddle::chat {
 namespace {
 
-bool is_blank(char c) {
-  return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v';
-}
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
@@ -42,7 +41,9 @@ class Lexer {
       skip_sign();
       switch (source_[open + 1]) {
         case '#': comment(); break;
-        case '%': tag(Token::Kind::begin_block, Token::Kind::end_block, "%}"); break;
+        case '%':
+          if (!raw()) tag(Token::Kind::begin_block, Token::Kind::end_block, "%}");
+          break;
         default: tag(Token::Kind::begin_output, Token::Kind::end_output, "}}"); break;
       }
     }
@@ -73,7 +74,7 @@ class Lexer {
     if (open != std::string::npos) {
       const char sign = open + 2 < source_.size() ? source_[open + 2] : '\0';
       if (sign == '-') {
-        while (!text.empty() && is_blank(text.back())) text.pop_back();
+        text.resize(without_spaces_behind(text).size());
       } else if (sign != '+' && source_[open + 1] != '{') {
         strip_line_start(text);
       }
@@ -85,7 +86,7 @@ class Lexer {
   void strip_line_start(std::string& text) const {
     const std::size_t line = text.rfind('\n') + 1;
     if (line == 0 && !line_starts_) return;
-    if (std::all_of(text.begin() + static_cast<std::ptrdiff_t>(line), text.end(), is_blank)) {
+    if (leading_spaces(std::string_view(text).substr(line)) == text.size() - line) {
       text.resize(line);
     }
   }
@@ -104,7 +105,7 @@ class Lexer {
     line_starts_ = false;
     std::size_t count = 0;
     if (sign == '-') {
-      while (count < rest().size() && is_blank(rest()[count])) ++count;
+      count = leading_spaces(rest());
     } else if (is_block && sign != '+' && rest().starts_with('\n')) {
       count = 1;
     }
@@ -119,14 +120,53 @@ class Lexer {
     after_tag(sign, true);
   }
 
+  struct BareBlock {
+    std::size_t size;
+    char sign;  ///< before its end, if one stands there
+  };
+  /// A block that is this name alone, from behind "{%" and its sign on.
+  std::optional<BareBlock> bare_block(std::size_t begin, std::string_view name) const {
+    const auto from = [&](std::size_t at) { return std::string_view(source_).substr(at); };
+    std::size_t at = begin + leading_spaces(from(begin));
+    if (!from(at).starts_with(name)) return std::nullopt;
+    at += name.size();
+    at += leading_spaces(from(at));
+    const bool has_sign = from(at).starts_with('-') || from(at).starts_with('+');
+    const char sign = has_sign ? source_[at++] : '\0';
+    if (!from(at).starts_with("%}")) return std::nullopt;
+    return BareBlock{at + 2 - begin, sign};
+  }
+
+  /// Text in which tags mean nothing, if a block `raw` begins here.
+  bool raw() {
+    const int line = line_;
+    const auto begin = bare_block(at_, "raw");
+    if (!begin) return false;
+    advance_over(rest().substr(0, begin->size));
+    after_tag(begin->sign, false);
+    for (std::size_t open = at_; (open = source_.find("{%", open)) != std::string::npos; ++open) {
+      const bool has_sign =
+          source_.compare(open, 3, "{%-") == 0 || source_.compare(open, 3, "{%+") == 0;
+      const std::size_t inside = open + (has_sign ? 3 : 2);
+      const auto end = bare_block(inside, "endraw");
+      if (!end) continue;
+      text_before(open);
+      advance_over(rest().substr(0, inside + end->size - open));
+      after_tag(end->sign, true);
+      return true;
+    }
+    syntax_error(line, "endraw is missing");
+  }
+
   void tag(Token::Kind begin, Token::Kind end, std::string_view close) {
     put(begin, "");
     std::string brackets;  // open ones
     for (;;) {
-      while (at_ < source_.size() && is_blank(source_[at_])) advance_over(rest().substr(0, 1));
+      advance_over(rest().substr(0, leading_spaces(rest())));
       if (at_ >= source_.size()) syntax_error(line_, "a tag does not end");
-      const bool has_sign =
-          (rest()[0] == '-' || rest()[0] == '+') && rest().substr(1).starts_with(close);
+      const bool takes_plus = end == Token::Kind::end_block;
+      const bool has_sign = (rest()[0] == '-' || (takes_plus && rest()[0] == '+')) &&
+                            rest().substr(1).starts_with(close);
       if (brackets.empty() && (has_sign || rest().starts_with(close))) {
         const char sign = has_sign ? rest()[0] : '\0';
         put(end, "");
@@ -164,6 +204,20 @@ class Lexer {
       is_real = true;
       ++end;
       digits();
+    }
+    std::size_t exponent = end + 1;
+    if (end < source_.size() && (source_[end] == 'e' || source_[end] == 'E')) {
+      if (exponent < source_.size() && (source_[exponent] == '-' || source_[exponent] == '+')) {
+        ++exponent;
+      }
+      if (exponent < source_.size() && is_digit(source_[exponent])) {
+        is_real = true;
+        end = exponent;
+        digits();
+      }
+    }
+    if (end < source_.size() && is_name_start(source_[end])) {
+      syntax_error(line_, "a number of this form is not supported");
     }
     std::string text = source_.substr(at_, end - at_);
     std::erase(text, '_');
@@ -219,7 +273,10 @@ class Lexer {
     }
     const char c = source_[at_];
     if (kSingles.find(c) == std::string_view::npos) {
-      syntax_error(line_, std::string("unexpected '") + c + "'");
+      const char* const at = source_.data() + at_;
+      const int length = decode_utf8(at, source_.data() + source_.size()).length;
+      syntax_error(line_, fmt::format("unexpected {:?}",
+                                      rest().substr(0, static_cast<std::size_t>(length))));
     }
     if (c == '(' || c == '[' || c == '{') brackets += c;
     if (c == ')' || c == ']' || c == '}') {

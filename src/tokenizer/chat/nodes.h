@@ -34,15 +34,17 @@ class Name final : public Expression {
 
 class ListExpression final : public Expression {
  public:
-  explicit ListExpression(std::vector<ExpressionPtr> items) : items_(std::move(items)) {}
+  ListExpression(std::vector<ExpressionPtr> items, bool is_tuple)
+      : items_(std::move(items)), is_tuple_(is_tuple) {}
   Value evaluate(Scope& scope) const override {
     List list;
     for (const auto& item : items_) list.push_back(item->evaluate(scope));
-    return list;
+    return is_tuple_ ? Value::tuple(std::move(list)) : list;
   }
 
  private:
   std::vector<ExpressionPtr> items_;
+  bool is_tuple_;
 };
 
 class DictExpression final : public Expression {
@@ -52,7 +54,11 @@ class DictExpression final : public Expression {
   Value evaluate(Scope& scope) const override {
     Dict dict;
     for (const auto& [key, value] : items_) {
-      dict.set(key->evaluate(scope).text(), value->evaluate(scope));
+      const Value name = key->evaluate(scope);
+      if (name.dict() != nullptr || (name.list() != nullptr && !name.is_tuple())) {
+        template_error(fmt::format("{} is a key of a dict", name.kind()));
+      }
+      dict.set(name, value->evaluate(scope));
     }
     return dict;
   }
@@ -97,6 +103,9 @@ class Slice final : public Expression {
 
   Value evaluate(Scope& scope) const override {
     const Value subject = subject_->evaluate(scope);
+    if (subject.list() == nullptr && subject.string() == nullptr) {
+      template_error(fmt::format("a slice of {}", subject.kind()));
+    }
     const List all = elements(subject);
     const auto size = static_cast<std::int64_t>(all.size());
     const std::int64_t step = bound(step_, scope).value_or(1);
@@ -113,6 +122,7 @@ class Slice final : public Expression {
     for (std::int64_t i = start; step > 0 ? i < stop : i > stop; i += step) {
       part.push_back(all[static_cast<std::size_t>(i)]);
     }
+    if (subject.is_tuple()) return Value::tuple(std::move(part));
     if (subject.string() == nullptr) return part;
     std::string text;
     for (const Value& one : part) text += one.text();
@@ -136,7 +146,11 @@ class Call final : public Expression {
   Value evaluate(Scope& scope) const override {
     const Value function = function_->evaluate(scope);
     if (function.function() == nullptr) {
-      template_error(fmt::format("{} is called", function.kind()));
+      template_error(function.is_undefined()
+                         ? fmt::format("{} is called; it may be a function or method that is "
+                                       "not supported",
+                                       function.kind())
+                         : fmt::format("{} is called", function.kind()));
     }
     scope.deepen();
     Value result = (*function.function())(arguments_.evaluate(scope));

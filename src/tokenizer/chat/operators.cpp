@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tokenizer/chat/text_methods.h"
+
 namespace heddle::chat {
 namespace {
 
@@ -18,8 +20,6 @@ Value arithmetic(const Value& a, const Value& b, Whole whole, Real real) {
   return Value(double{real(a.number(), b.number())});
 }
 
-std::uint64_t bits(std::int64_t value) { return static_cast<std::uint64_t>(value); }
-
 void check_divisor(const Value& divisor) {
   if ((divisor.is_whole() || divisor.real() != nullptr) && divisor.number() == 0) {
     template_error("division by zero");
@@ -28,7 +28,8 @@ void check_divisor(const Value& divisor) {
 
 /// Python's // and % go down, not towards zero.
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
-  if (b == -1) return static_cast<std::int64_t>(0 - bits(a));
+  if (b == -1)
+    return exact(0, a, [](auto x, auto y, auto* to) { return __builtin_sub_overflow(x, y, to); });
   const std::int64_t quotient = a / b;
   return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
@@ -37,7 +38,11 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
 
 Value subtract(const Value& a, const Value& b) {
   return arithmetic(
-      a, b, [](auto x, auto y) { return static_cast<std::int64_t>(bits(x) - bits(y)); },
+      a, b,
+      [](auto x, auto y) {
+        return exact(x, y,
+                     [](auto p, auto q, auto* to) { return __builtin_sub_overflow(p, q, to); });
+      },
       [](double x, double y) { return x - y; });
 }
 
@@ -46,7 +51,7 @@ Value multiply(const Value& a, const Value& b) {
   const Value& count = a.string() != nullptr ? b : a;
   if (text.string() != nullptr && count.is_whole()) {
     const std::int64_t times = std::max<std::int64_t>(0, count.whole());
-    if (times * static_cast<std::int64_t>(text.string()->size()) > 1 << 20 || times > 1 << 20) {
+    if (times > 1 << 20 || times * static_cast<std::int64_t>(text.string()->size()) > 1 << 20) {
       template_error("a string is repeated too often");
     }
     std::string out;
@@ -54,7 +59,11 @@ Value multiply(const Value& a, const Value& b) {
     return out;
   }
   return arithmetic(
-      a, b, [](auto x, auto y) { return static_cast<std::int64_t>(bits(x) * bits(y)); },
+      a, b,
+      [](auto x, auto y) {
+        return exact(x, y,
+                     [](auto p, auto q, auto* to) { return __builtin_mul_overflow(p, q, to); });
+      },
       [](double x, double y) { return x * y; });
 }
 
@@ -71,6 +80,7 @@ Value divide_down(const Value& a, const Value& b) {
 }
 
 Value remainder(const Value& a, const Value& b) {
+  if (a.string() != nullptr) return printed(a, b.is_tuple() ? *b.list() : List{b});
   check_divisor(b);
   return arithmetic(
       a, b,
@@ -82,11 +92,29 @@ Value remainder(const Value& a, const Value& b) {
 
 Value power(const Value& a, const Value& b) {
   const double result = std::pow(a.number(), b.number());
-  const bool is_whole = a.is_whole() && b.is_whole() && b.whole() >= 0 && std::fabs(result) < 9e15;
-  return is_whole ? Value(static_cast<std::int64_t>(result)) : Value(result);
+  if (!a.is_whole() || !b.is_whole() || b.whole() < 0) return result;
+  if (std::fabs(result) >= 9e15) template_error("a power is too large for a whole number");
+  return static_cast<std::int64_t>(result);
 }
 
 Value concatenate(const Value& a, const Value& b) { return a.text() + b.text(); }
+
+std::string escaped(const Value& value) {
+  const std::string text = value.text();
+  if (value.is_safe()) return text;
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '\'': out += "&#39;"; break;
+      case '"': out += "&#34;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
 
 bool contains(const Value& needle, const Value& hay) {
   if (hay.string() != nullptr) {

@@ -116,6 +116,8 @@ class For final : public Statement {
     loop.set("first", i == 0);
     loop.set("last", i + 1 == values.size());
     loop.set("length", size);
+    loop.set("depth", std::int64_t{1});  // of loops that are not recursive
+    loop.set("depth0", std::int64_t{0});
     loop.set("previtem", i == 0 ? Value() : values[i - 1]);
     loop.set("nextitem", i + 1 == values.size() ? Value() : values[i + 1]);
     loop.set("cycle", Function([i](const Arguments& given) -> Value {

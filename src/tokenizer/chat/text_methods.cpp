@@ -23,10 +23,8 @@ std::string argument_text(const Arguments& given, std::size_t at, const char* me
 }
 
 bool is_stripped(std::string_view character, const std::string* characters) {
-  if (characters != nullptr) return characters->find(character) != std::string::npos;
-  const char* end = character.data() + character.size();
-  const char32_t c = decode_utf8(character.data(), end).value;
-  return class_of(c) == CharClass::space || (c >= 0x1C && c <= 0x1F);
+  return characters != nullptr ? characters->find(character) != std::string::npos
+                               : is_space(character);
 }
 
 template <bool kLeft, bool kRight>
@@ -56,7 +54,7 @@ List words(const std::string& text, std::int64_t most) {
   for_each_character(text, [&](char32_t, std::string_view c) {
     at += c.size();
     const bool is_last = most >= 0 && static_cast<std::int64_t>(found.size()) == most;
-    if (!is_stripped(c, nullptr) || (is_last && !word.empty())) {
+    if (!is_space(c) || (is_last && !word.empty())) {
       word += c;
     } else if (!word.empty()) {
       found.emplace_back(std::exchange(word, {}));
@@ -89,13 +87,21 @@ Value split_lines(const std::string& text, const Arguments& given) {
   const Value* keeps = given.find(0, "keepends");
   const bool keeps_ends = keeps != nullptr && keeps->is_true();
   List lines;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find_first_of("\n\r", at), text.size());
-    const std::size_t next =
-        std::min(end + (text.compare(end, 2, "\r\n") == 0 ? 2 : 1), text.size());
-    lines.emplace_back(text.substr(at, (keeps_ends ? next : end) - at));
-    at = next;
-  }
+  std::size_t start = 0, end = 0;
+  const auto put = [&](std::size_t next) {
+    lines.emplace_back(text.substr(start, (keeps_ends ? next : end) - start));
+    start = next;
+  };
+  for_each_character(text, [&](char32_t c, std::string_view bytes) {
+    const auto at = static_cast<std::size_t>(bytes.data() - text.data());
+    end = at;
+    const bool is_line_end = (c >= '\n' && c <= '\r') || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
+                             c == 0x2028 || c == 0x2029;
+    if (at < start || !is_line_end) return;
+    put(at + (text.compare(at, 2, "\r\n") == 0 ? 2 : bytes.size()));
+  });
+  end = text.size();
+  if (start < end) put(end);
   return lines;
 }
 
@@ -259,7 +265,7 @@ constexpr std::array<MethodEntry, 23> kTextMethods = {{
        return all_characters(t, [](char32_t c) { return category_of(c) == Category::nd; });
      }},
     {"isspace", "", [](const std::string& t, const Arguments&) -> Value {
-       return all_characters(t, [](char32_t c) { return class_of(c) == CharClass::space; });
+       return !t.empty() && leading_spaces(t) == t.size();
      }},
     {"join", "/", join},
     {"lower", "", [](const std::string& t, const Arguments&) -> Value { return lowered(t); }},
@@ -298,9 +304,9 @@ Value dict_method(const Value& subject, const std::string& name) {
       return found;
     });
   };
-  using Entry = std::pair<std::string, Value>;
+  using Entry = std::pair<Value, Value>;
   if (name == "items") {
-    return list([](const Entry& e) -> Value { return List{e.first, e.second}; });
+    return list([](const Entry& e) { return Value::tuple({e.first, e.second}); });
   }
   if (name == "keys") return list([](const Entry& e) -> Value { return e.first; });
   if (name == "values") return list([](const Entry& e) -> Value { return e.second; });
@@ -308,7 +314,7 @@ Value dict_method(const Value& subject, const std::string& name) {
   return Function([subject](const Arguments& given) -> Value {
     given.check("get", "/ default");
     if (given.positional.empty()) template_error("get needs a key");
-    const Value* found = subject.dict()->find(given.positional.front().text());
+    const Value* found = subject.dict()->find_key(given.positional.front());
     if (found != nullptr) return *found;
     const Value* missing = given.find(1, "default");
     return missing == nullptr ? Value(Value::None{}) : *missing;
@@ -338,6 +344,59 @@ std::string raised(std::string_view text) {
       append_utf8(uppercase_of(c), out);
     }
   });
+  return out;
+}
+
+bool is_space(std::string_view character) {
+  const char* const end = character.data() + character.size();
+  const char32_t c = decode_utf8(character.data(), end).value;
+  return class_of(c) == CharClass::space || (c >= 0x1C && c <= 0x1F);
+}
+
+std::size_t leading_spaces(std::string_view text) {
+  std::size_t count = 0;
+  while (count < text.size()) {
+    const auto rest = text.substr(count);
+    const auto length =
+        static_cast<std::size_t>(decode_utf8(rest.data(), rest.data() + rest.size()).length);
+    if (!is_space(rest.substr(0, length))) break;
+    count += length;
+  }
+  return count;
+}
+
+std::string_view without_spaces_behind(std::string_view text) {
+  while (!text.empty() && is_space(text.substr(last_character(text)))) {
+    text = text.substr(0, last_character(text));
+  }
+  return text;
+}
+
+/// printf's %s, %d and the like, as Python has them.
+std::string printed(const Value& form, const List& values) {
+  const std::string text = form.text();
+  std::string out;
+  std::size_t next = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != '%') {
+      out += text[at];
+      continue;
+    }
+    const char letter = ++at < text.size() ? text[at] : '\0';
+    if (letter == '%') {
+      out += '%';
+      continue;
+    }
+    if (std::string_view("sdir").find(letter) == std::string_view::npos) {
+      template_error(fmt::format("a format with %{} is not supported", letter));
+    }
+    if (next >= values.size()) template_error("a format lacks an argument");
+    const Value& value = values[next++];
+    out += letter == 's'   ? value.text()
+           : letter == 'r' ? value.representation()
+                           : std::to_string(value.whole());
+  }
+  if (next < values.size()) template_error("a format has more arguments than places");
   return out;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -25,23 +26,33 @@ std::string real_text(double value) {
   return text;
 }
 
+bool is_printable(char32_t c) {
+  const Category category = category_of(c);
+  return c == ' ' || (category != Category::cn && category < Category::zs);
+}
+
 std::string quoted(const std::string& text) {
   const bool has_single = text.find('\'') != std::string::npos;
   const char quote = has_single && text.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);
-  for (const char c : text) {
+  for_each_character(text, [&](char32_t c, std::string_view bytes) {
+    const auto code = static_cast<std::uint32_t>(c);
     if (c == '\n') {
       out += "\\n";
     } else if (c == '\t') {
       out += "\\t";
     } else if (c == '\r') {
       out += "\\r";
-    } else if (c == '\\' || c == quote) {
-      out += {'\\', c};
+    } else if (c == '\\' || bytes == std::string_view(&quote, 1)) {
+      out.append("\\").append(bytes);
+    } else if (c == kInvalidCodePoint || is_printable(c)) {
+      out += bytes;
     } else {
-      out += c;
+      out += code < 0x100     ? fmt::format("\\x{:02x}", code)
+             : code < 0x10000 ? fmt::format("\\u{:04x}", code)
+                              : fmt::format("\\U{:08x}", code);
     }
-  }
+  });
   return out + quote;
 }
 
@@ -72,13 +83,20 @@ Layout layout_at(const JsonStyle& style, int depth) {
   return layout;
 }
 
-std::vector<std::pair<std::string, Value>> items_of(const Dict& dict, const JsonStyle& style) {
+Dict::Items items_of(const Dict& dict, const JsonStyle& style) {
   auto items = dict.items();
   if (style.sorts_keys) {
     std::sort(items.begin(), items.end(),
-              [](const auto& a, const auto& b) { return a.first < b.first; });
+              [](const auto& a, const auto& b) { return less(a.first, b.first); });
   }
   return items;
+}
+
+std::string json_text(const Value& value, const JsonStyle& style, int depth);
+
+/// What is no text is written as JSON has it, and that as a text.
+std::string json_key(const Value& key, const JsonStyle& style) {
+  return key.string() != nullptr ? json_text(key, style, 0) : '"' + json_text(key, style, 0) + '"';
 }
 
 std::string json_text(const Value& value, const JsonStyle& style, int depth) {
@@ -93,7 +111,7 @@ std::string json_text(const Value& value, const JsonStyle& style, int depth) {
   }
   if (const Dict* dict = value.dict()) {
     return joined(items_of(*dict, style), '{', '}', layout_at(style, depth), [&](const auto& item) {
-      return json_text(item.first, style, 0) + style.key_separator +
+      return json_key(item.first, style) + style.key_separator +
              json_text(item.second, style, depth + 1);
     });
   }
@@ -106,14 +124,22 @@ std::string json_text(const Value& value, const JsonStyle& style, int depth) {
 std::size_t Dict::size() const { return items_.size(); }
 
 const Value* Dict::find(std::string_view key) const {
-  const auto at = std::find_if(items_.begin(), items_.end(),
-                               [&](const auto& item) { return item.first == key; });
+  const auto at = std::find_if(items_.begin(), items_.end(), [&](const auto& item) {
+    return item.first.string() != nullptr && *item.first.string() == key;
+  });
   return at == items_.end() ? nullptr : &at->second;
 }
 
-void Dict::set(const std::string& key, Value value) {
+const Value* Dict::find_key(const Value& key) const {
+  if (key.string() != nullptr) return find(std::string_view(*key.string()));
   const auto at = std::find_if(items_.begin(), items_.end(),
-                               [&](const auto& item) { return item.first == key; });
+                               [&](const auto& item) { return equal(item.first, key); });
+  return at == items_.end() ? nullptr : &at->second;
+}
+
+void Dict::set(const Value& key, Value value) {
+  const auto at = std::find_if(items_.begin(), items_.end(),
+                               [&](const auto& item) { return equal(item.first, key); });
   if (at == items_.end()) {
     items_.emplace_back(key, std::move(value));
   } else {
@@ -156,7 +182,11 @@ Value Value::from_json(const Json& json) {
   switch (json.type()) {
     case Json::value_t::boolean: return json.get<bool>();
     case Json::value_t::number_integer: return json.get<std::int64_t>();
-    case Json::value_t::number_unsigned: return json.get<std::int64_t>();
+    case Json::value_t::number_unsigned:
+      if (json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
+        template_error(fmt::format("the number {} is too large", json.get<std::uint64_t>()));
+      }
+      return json.get<std::int64_t>();
     case Json::value_t::number_float: return json.get<double>();
     case Json::value_t::string: return json.get<std::string>();
     case Json::value_t::array: {
@@ -171,6 +201,18 @@ Value Value::from_json(const Json& json) {
     }
     default: return None{};
   }
+}
+
+Value Value::tuple(List list) {
+  Value value(std::move(list));
+  value.kind_ = Kind::tuple;
+  return value;
+}
+
+Value Value::safe(std::string text) {
+  Value value(std::move(text));
+  value.kind_ = Kind::safe;
+  return value;
 }
 
 const Dict* Value::dict() const { return shared<Dict>(); }
@@ -209,30 +251,33 @@ std::string Value::kind() const {
   if (boolean() != nullptr) return "a boolean";
   if (is_number()) return "a number";
   if (string() != nullptr) return "a string";
-  if (list() != nullptr) return "a list";
+  if (list() != nullptr) return is_tuple() ? "a tuple" : "a list";
   if (dict() != nullptr) return "a dict";
   return function() != nullptr ? "a function" : "a namespace";
 }
 
 std::string Value::text() const {
+  if (is_undefined()) return "";
   const auto* value = string();
   return value == nullptr ? representation() : *value;
 }
 
 std::string Value::representation() const {
-  if (is_undefined()) return "";
+  if (is_undefined()) return "Undefined";
   if (is_none()) return "None";
   if (const bool* flag = boolean()) return *flag ? "True" : "False";
   if (const auto* value = integer()) return std::to_string(*value);
   if (const double* value = real()) return real_text(*value);
   if (const auto* value = string()) return quoted(*value);
   if (const List* values = list()) {
-    return joined(*values, '[', ']', {", ", "", ""},
+    const char* const ends = !is_tuple() ? "[]" : "()";
+    const Layout layout{", ", "", is_tuple() && values->size() == 1 ? "," : ""};
+    return joined(*values, ends[0], ends[1], layout,
                   [](const Value& one) { return one.representation(); });
   }
   if (const Dict* items = dict()) {
     return joined(items->items(), '{', '}', {", ", "", ""}, [](const auto& item) {
-      return quoted(item.first) + ": " + item.second.representation();
+      return item.first.representation() + ": " + item.second.representation();
     });
   }
   template_error(fmt::format("{} cannot be printed", kind()));
@@ -241,16 +286,17 @@ std::string Value::representation() const {
 bool equal(const Value& a, const Value& b) {
   const bool are_numbers =
       (a.is_number() || a.boolean() != nullptr) && (b.is_number() || b.boolean() != nullptr);
+  if (a.is_whole() && b.is_whole()) return a.whole() == b.whole();
   if (are_numbers) return a.number() == b.number();
   if (a.string() != nullptr && b.string() != nullptr) return *a.string() == *b.string();
   if (a.list() != nullptr && b.list() != nullptr) {
-    return std::equal(a.list()->begin(), a.list()->end(), b.list()->begin(), b.list()->end(),
-                      equal);
+    return a.is_tuple() == b.is_tuple() && std::equal(a.list()->begin(), a.list()->end(),
+                                                      b.list()->begin(), b.list()->end(), equal);
   }
   if (a.dict() != nullptr && b.dict() != nullptr) {
     if (a.dict()->size() != b.dict()->size()) return false;
     return std::all_of(a.dict()->items().begin(), a.dict()->items().end(), [&](const auto& item) {
-      const Value* other = b.dict()->find(item.first);
+      const Value* other = b.dict()->find_key(item.first);
       return other != nullptr && equal(item.second, *other);
     });
   }
@@ -259,6 +305,7 @@ bool equal(const Value& a, const Value& b) {
 
 bool less(const Value& a, const Value& b) {
   const auto is_number = [](const Value& v) { return v.is_number() || v.boolean() != nullptr; };
+  if (a.is_whole() && b.is_whole()) return a.whole() < b.whole();
   if (is_number(a) && is_number(b)) return a.number() < b.number();
   if (a.string() != nullptr && b.string() != nullptr) return *a.string() < *b.string();
   template_error(fmt::format("{} and {} have no order", a.kind(), b.kind()));

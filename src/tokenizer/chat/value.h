@@ -20,13 +20,16 @@ class Value;
 /// Keeps the order in which keys came, as Python's dict does.
 class Dict {
  public:
+  using Items = std::vector<std::pair<Value, Value>>;
+
   const Value* find(std::string_view key) const;
-  void set(const std::string& key, Value value);
-  const std::vector<std::pair<std::string, Value>>& items() const { return items_; }
+  const Value* find_key(const Value& key) const;
+  void set(const Value& key, Value value);
+  const Items& items() const { return items_; }
   std::size_t size() const;
 
  private:
-  std::vector<std::pair<std::string, Value>> items_;
+  Items items_;
 };
 
 using List = std::vector<Value>;
@@ -72,6 +75,10 @@ class Value {
   Value(Namespace space) : data_(std::move(space)) {}
   Value(Function function) : data_(std::make_shared<const Function>(std::move(function))) {}
   static Value from_json(const Json& json);
+  /// A list that cannot be changed, which prints in parentheses.
+  static Value tuple(List list);
+  /// A text that Jinja takes for HTML: what is added to it is escaped.
+  static Value safe(std::string text);
 
   bool is_undefined() const { return get<Undefined>() != nullptr; }
   bool is_none() const { return get<None>() != nullptr; }
@@ -83,6 +90,8 @@ class Value {
   const Dict* dict() const;
   Dict* fields() const;  ///< of a namespace
   const Function* function() const { return shared<Function>(); }
+  bool is_tuple() const { return kind_ == Kind::tuple; }
+  bool is_safe() const { return kind_ == Kind::safe; }
   bool is_number() const { return integer() != nullptr || real() != nullptr; }
   /// As Python counts, True is 1.
   double number() const;
@@ -113,6 +122,8 @@ class Value {
                std::shared_ptr<const List>, std::shared_ptr<const Dict>, Namespace,
                std::shared_ptr<const Function>>
       data_;
+  enum class Kind : std::uint8_t { plain, tuple, safe };  // of lists and of texts
+  Kind kind_ = Kind::plain;
 };
 
 bool equal(const Value& a, const Value& b);

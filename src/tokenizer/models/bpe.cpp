@@ -145,7 +145,7 @@ class CharacterBpe final : public TokenModel {
         has_unknown = false;
         symbols.push_back(*id);
       } else if (!put_bytes(symbol, symbols)) {
-        if (!rules_.unknown) fail_unspelled(fmt::format("\"{}\"", symbol));
+        if (!rules_.unknown) fail_unspelled(fmt::format("{:?}", symbol));
         if (has_unknown && !rules_.fuses_unknown) symbols.push_back(*rules_.unknown);
         has_unknown = true;
       }

@@ -101,7 +101,7 @@ class Unigram final : public TokenModel {
 
   [[noreturn]] static void fail_unknown(std::string_view piece) {
     throw Error(ErrorCode::data,
-                fmt::format("the text has \"{}\", for which the tokenizer has no piece", piece),
+                fmt::format("the text has {:?}, for which the tokenizer has no piece", piece),
                 "use a tokenizer with an unk_id");
   }
 

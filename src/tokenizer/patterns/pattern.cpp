@@ -102,12 +102,15 @@ void Pattern::find_in_valid(std::string_view text,
            pattern_);
     }
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
+    const bool is_empty = range[0] == range[1];
     if (range[0] > previous_end) {
       part(text.substr(previous_end, range[0] - previous_end), false);
     }
-    part(text.substr(range[0], range[1] - range[0]), true);
+    // Behind a match there is no empty one.
+    const bool is_behind = is_empty && search > 0 && range[0] == previous_end;
+    if (!is_behind) part(text.substr(range[0], range[1] - range[0]), true);
     search = previous_end = range[1];
-    if (range[0] == range[1]) {  // an empty match: look further from the next character
+    if (is_empty) {  // look further from the next character
       do ++search;
       while (search < text.size() && (static_cast<unsigned char>(text[search]) & 0xC0) == 0x80);
     }
