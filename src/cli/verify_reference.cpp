@@ -54,6 +54,7 @@ void print(const ReferenceReport& report) {
   print_line("loss", report.loss_abs, limits.loss);
   print_line("gradients", report.grad_rel, limits.gradients, report.grad_worst);
   print_line("training losses", report.train_loss_abs, limits.training_losses);
+  print_line("gradient norms", report.train_norm_rel, limits.training_norms);
   print_line("trained weights", report.trained_rel, limits.trained, report.trained_worst);
   log_info("{} greedy text", report.greedy_equal ? "ok  "
                              : limits.greedy     ? "FAIL"

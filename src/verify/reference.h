@@ -26,7 +26,7 @@ struct ReferenceReport {
   /// The largest differences that the contract allows for computations in this dtype; infinity
   /// where it says nothing.
   struct Limits {
-    double logits, loss, gradients, training_losses, trained;
+    double logits, loss, gradients, training_losses, training_norms, trained;
     bool greedy;
   };
   Limits limits() const;

@@ -130,7 +130,7 @@ TEST(Reference, FailsAndNamesTheGradientThatIsAnother) {
 }
 
 TEST(Reference, FailsOnEachKindOfDifference) {
-  for (const char* tensor : {"logits", "loss", "train.loss", "greedy.output",
+  for (const char* tensor : {"logits", "loss", "train.loss", "train.grad_norm", "greedy.output",
                              "trained.model.layers.0.self_attn.q_proj.weight"}) {
     EXPECT_FALSE(SpoiledReference("reference.safetensors", tensor).verify().ok()) << tensor;
   }
