@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <string_view>
 
@@ -27,6 +28,8 @@ struct Unsupported {
 const std::vector<Unsupported>& unsupported() {
   static const std::vector<Unsupported> all = {
       {"use_dora", false},
+      {"use_bdlora", nullptr},
+      {"velora_config", nullptr},
       {"lora_bias", false},
       {"bias", "none"},
       {"rank_pattern", Json::object()},
@@ -44,12 +47,15 @@ const std::vector<Unsupported>& unsupported() {
 }
 
 /// Whether PEFT, where it loads an adapter that began so, changes the weights of the model below.
+/// Some of the names it knows in capitals too.
 bool changes_base(const Json& init) {
   static constexpr std::array<std::string_view, 5> kKinds = {"pissa", "olora", "corda", "loftq",
                                                              "lora_ga"};
-  return init.is_string() && std::ranges::any_of(kKinds, [&](std::string_view kind) {
-           return init.get<std::string>().starts_with(kind);
-         });
+  if (!init.is_string()) return false;
+  std::string name = init.get<std::string>();
+  std::ranges::transform(name, name.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return std::ranges::any_of(kKinds, [&](std::string_view kind) { return name.starts_with(kind); });
 }
 
 bool is_off(const Json& value, const Json& off) {

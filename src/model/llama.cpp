@@ -28,8 +28,9 @@ struct Defaults {
 };
 
 Defaults defaults_of(const std::string& family) {
-  if (family == "mistral")
+  if (family == "mistral") {
     return {.kv_heads = 8, .max_positions = 131'072, .knows_attention_bias = false};
+  }
   if (family == "mixtral") {
     return {.kv_heads = 8,
             .max_positions = 131'072,

@@ -192,7 +192,9 @@ TEST(LoraFolders, ThatAreNotUnderstoodAreRefusedByName) {
   expect_config_refusal("\"modules_to_save\": null",
                         "\"modules_to_save\": null, \"alora_invocation_tokens\": [3]",
                         "alora_invocation_tokens");
-  for (const char* init : {"pissa_niter_4", "olora"}) {
+  expect_config_refusal("\"use_bdlora\": null", "\"use_bdlora\": {\"nblocks\": 2}",
+                        "use_bdlora = {\"nblocks\":2} is not supported");
+  for (const char* init : {"pissa_niter_4", "olora", "OLoRA"}) {
     expect_config_refusal(
         "\"modules_to_save\": null",
         fmt::format("\"modules_to_save\": null, \"init_lora_weights\": \"{}\"", init),
