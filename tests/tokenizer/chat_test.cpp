@@ -282,6 +282,11 @@ TEST(ChatTemplate, IsFoundInAFolder) {
   write("tokenizer_config.json", R"({"bos_token": {"content": "<b>"}, "chat_template":
       "{{ bos_token }}{{ eos_token }}1"})");
   EXPECT_EQ(rendered(), "<b>1");
+  write("tokenizer_config.json", R"({"boi_token": "<i>", "chat_template":
+      "{{ bos_token }}{{ eos_token }}{{ boi_token }}{{ eoi_token }}",
+      "extra_special_tokens": {"eoi_token": "</i>"}})");
+  write("special_tokens_map.json", R"({"bos_token": {"content": "<b>"}, "eos_token": "<e>"})");
+  EXPECT_EQ(rendered(), "<b><e><i></i>");
   write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "2"},
       {"name": "default", "template": "3"}]})");
   EXPECT_EQ(rendered(), "3");

@@ -128,10 +128,14 @@ TEST_F(TokenizerFiles, FilesBesideItSayWhichTokenHasWhichRole) {
   EXPECT_FALSE(Tokenizer::load(folder_).token_of("eos_token")) << "the file itself does not say";
   write("tokenizer_config.json", R"({"bos_token": null, "eos_token": {"content": "<s>"}})");
   write("special_tokens_map.json", R"({"eos_token": "</s>", "pad_token": "</s>"})");
-  const auto tokenizer = Tokenizer::load(folder_);
-  EXPECT_EQ(tokenizer.token_of("eos_token"), tokenizer.id_of("<s>")) << "the config goes before";
+  auto tokenizer = Tokenizer::load(folder_);
+  EXPECT_EQ(tokenizer.token_of("eos_token"), tokenizer.id_of("</s>")) << "the map goes before";
   EXPECT_EQ(tokenizer.token_of("pad_token"), tokenizer.id_of("</s>"));
   EXPECT_FALSE(tokenizer.token_of("bos_token"));
+  write("tokenizer_config.json", R"({"eos_token": "<s>", "added_tokens_decoder": {}})");
+  tokenizer = Tokenizer::load(folder_);
+  EXPECT_EQ(tokenizer.token_of("eos_token"), tokenizer.id_of("<s>")) << "the config alone counts";
+  EXPECT_FALSE(tokenizer.token_of("pad_token"));
   write("special_tokens_map.json", "[]");
   expect_refused("special_tokens_map.json: not an object");
 }

@@ -13,16 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-chat::Dict tokens_of_config(const Json& config) {
-  chat::Dict tokens;
-  for (const char* name : kTokenRoles) {
-    if (std::string content = configured_token(config, name); !content.empty()) {
-      tokens.set(name, content);
-    }
-  }
-  return tokens;
-}
-
 /// A folder's templates: the usual one, and one for conversations with tools.
 struct Sources {
   std::optional<std::string> usual = {}, with_tools = {};
@@ -118,7 +108,9 @@ std::optional<ChatTemplate> ChatTemplate::find(const fs::path& folder) {
   } catch (const Error& error) {
     throw error.within(sources.file.string());
   }
-  parts->tokens = tokens_of_config(config);
+  for (const auto& [name, token] : tokens_named_beside(config_file)) {
+    parts->tokens.set(name, token);
+  }
   ChatTemplate found{""};
   found.parts_ = std::move(parts);
   return found;

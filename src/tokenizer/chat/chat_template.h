@@ -21,7 +21,7 @@ class ChatTemplate {
   /// chat_template.jinja of a model folder, or `chat_template` of its tokenizer_config.json (of
   /// several the one named "default", and with tools "tool_use", which may also be a file in
   /// additional_chat_templates); nothing where the folder has none. Tokens that
-  /// tokenizer_config.json names (bos_token, ...) are known to the template.
+  /// tokenizer_config.json and special_tokens_map.json name (bos_token, ...) are known to it.
   static std::optional<ChatTemplate> find(const std::filesystem::path& folder);
 
   struct Options {

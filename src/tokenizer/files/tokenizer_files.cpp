@@ -1,5 +1,6 @@
 #include "tokenizer/files/tokenizer_files.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -14,17 +15,21 @@ namespace fs = std::filesystem;
 /// In the order in which a folder is searched.
 constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "vocab.json"};
 
-/// What the first of both files says that says something of a role.
-TokenRoles roles_beside(const fs::path& tokenizer) {
-  TokenRoles roles;
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const Json file = json_beside(tokenizer, name);
-    for (const char* role : kTokenRoles) {
-      if (std::string token = configured_token(file, role); !token.empty()) {
-        roles.emplace(role, std::move(token));
-      }
+/// Adds the tokens that a file names, but for those that are named already.
+void add_named(const Json& file, TokenRoles& tokens) {
+  for (const auto& [key, value] : file.items()) {
+    if (!key.ends_with("_token")) continue;
+    if (std::string token = configured_token(file, key); !token.empty()) {
+      tokens.emplace(key, std::move(token));
     }
   }
+}
+
+TokenRoles roles_beside(const fs::path& tokenizer) {
+  TokenRoles roles = tokens_named_beside(tokenizer);
+  std::erase_if(roles, [](const auto& named) {
+    return std::ranges::find(kTokenRoles, named.first) == kTokenRoles.end();
+  });
   return roles;
 }
 
@@ -36,6 +41,19 @@ fs::path file_in(const fs::path& folder) {
 }
 
 }  // namespace
+
+TokenRoles tokens_named_beside(const fs::path& path) {
+  const Json config = json_beside(path, "tokenizer_config.json"),
+             map = json_beside(path, "special_tokens_map.json");
+  TokenRoles tokens;
+  if (!config.contains("added_tokens_decoder")) add_named(map, tokens);
+  add_named(config, tokens);
+  if (const auto more = config.find("extra_special_tokens");
+      more != config.end() && more->is_object()) {
+    add_named(*more, tokens);
+  }
+  return tokens;
+}
 
 bool has_tokenizer(const fs::path& folder) { return !file_in(folder).empty(); }
 
@@ -67,7 +85,7 @@ Json json_beside(const fs::path& path, const char* name) {
   return json;
 }
 
-std::string configured_token(const Json& config, const char* key) {
+std::string configured_token(const Json& config, std::string_view key) {
   const auto at = config.find(key);
   if (at == config.end()) return {};
   if (at->is_string()) return at->get<std::string>();
