@@ -403,7 +403,8 @@ TrainOutcome Run::wait_as_spare() {
   signals_.set_place({.doing = RunPlace::Doing::stepping,
                       .step = state_.step,
                       .saved = carried_.checkpoint,
-                      .saves = config_.checkpoint.on_exit});
+                      .saves = config_.checkpoint.on_exit,
+                      .may_leave = true});
   log_info("member {} waits: {} compute", epochs_->all().rank(), epochs_->arrangement().ranks());
   epochs_->stepping(true);  // as long as others are: nobody waits for it
   const Epochs::End end = epochs_->wait_as_spare([this] {

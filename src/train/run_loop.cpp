@@ -75,7 +75,8 @@ void Run::now(RunPlace::Doing doing) {
                       .step = state_.step,
                       .saved = saving_->newest_step(),
                       .saves = config_.checkpoint.on_exit,
-                      .has_sites = session_->outer != nullptr});
+                      .has_sites = session_->outer != nullptr,
+                      .may_leave = epochs_.has_value()});
 }
 
 void Run::loop(bool is_resumed) {

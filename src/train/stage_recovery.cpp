@@ -28,7 +28,8 @@ class StageCheck {
               "a lost rank then has a part of a stage", "set parallel.tp = 1");
     refuse_if(parallel.divides_experts(), "parallel.ep or etp above 1",
               "a lost rank then has a part of a stage", "set parallel.ep = 1 and parallel.etp = 1");
-    refuse_if(parallel.zero > 0, fmt::format("parallel.zero = {}", parallel.zero),
+    refuse_if(parallel.zero > 0 && parallel.dp * parallel.cp > 1,
+              fmt::format("parallel.zero = {}", parallel.zero),
               "a lost rank then has a part of a stage", "set parallel.zero = 0");
     refuse_if(parallel.divides_vocabulary_over_pp(), "parallel.vocabulary = \"pipeline\"",
               "every stage then has rows of embedding and head, which no other has",

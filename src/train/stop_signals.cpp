@@ -275,6 +275,12 @@ std::string first_signal_line(int signal, const RunPlace& place) {
     return fmt::format("{}: the run is ending; once more ends it at once, without a report",
                        signal_name(signal));
   }
+  if (place.may_leave && signal == SIGTERM) {
+    return fmt::format(
+        "SIGTERM: {}, then leaving the run to the others, or saving and ending where all are told; "
+        "once more ends this rank at once",
+        what_comes_first(place));
+  }
   const std::string then = place.doing == Doing::saving ? "ending"
                            : place.saves                ? "saving"
                                          : "ending without saving (checkpoint.on_exit = false)";

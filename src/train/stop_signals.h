@@ -16,6 +16,7 @@ struct RunPlace {
   std::int64_t saved = -1;  ///< the step of the newest checkpoint; -1: there is none
   bool saves = true;        ///< when it is stopped
   bool has_sites = false;   ///< which stop where they meet next
+  bool may_leave = false;   ///< SIGTERM tells this rank to, and the others go on
 };
 
 /// While it lives, SIGINT, SIGTERM, SIGHUP and SIGUSR2 ask for a stop instead of ending the

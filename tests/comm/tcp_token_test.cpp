@@ -5,6 +5,8 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <future>
@@ -188,6 +190,25 @@ TEST(TokenJoining, AStrangerIsNotListenedToUntilItStopsSending) {
   ssize_t got = 0;
   while ((got = recv(stranger.get(), much.data(), much.size(), 0)) > 0) continue;
   EXPECT_EQ(got, -1) << "all was read";
+}
+
+TEST(TokenJoining, SilentStrangersDoNotKeepARankBusy) {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur < 1200) GTEST_SKIP() << "too few open files are allowed";
+  const TcpListener listener = listen_on(0, 8);
+  Callers callers(Socket(listener.socket), own_hello(0, 2, listener.port), token_of(kRight));
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 515; ++i) {  // some more than are listened to at a time
+    strangers.push_back(call_once({htonl(INADDR_LOOPBACK), htons(listener.port)},
+                                  std::chrono::steady_clock::now() + 10s));
+    EXPECT_TRUE(callers.take().empty());
+  }
+  std::vector<pollfd> entries;
+  callers.add_to(entries);
+  EXPECT_EQ(poll(entries.data(), entries.size(), 0), 0);
 }
 
 TEST(TokenJoining, AnotherVersionIsSentAwayInsteadOfEndingTheRun) {

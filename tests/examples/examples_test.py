@@ -136,6 +136,8 @@ def lost_rank(example):
     lines = map(json.loads, (example.folder / "runs/lost-rank/metrics.jsonl").read_text().splitlines())
     assert [line["step"] for line in lines if "tokens" in line] == list(range(1, 61)), told
     example.expect_checkpoint("lost-rank", 60)
+    skips = "--set recover.copies=0 --set 'recover.stages=\"skip\"'"
+    example.run(f"heddle train examples/08_lost_rank/run.toml --ranks 4 --dry-run --set recover.elastic=true {skips}")
 
 
 EXAMPLES = {"02_mesh": mesh, "03_eight_gpus": eight_gpus, "04_two_machines": two_machines, "05_slurm": slurm,

@@ -303,6 +303,11 @@ TEST(Membership, AnAlarmSaysWhoIsNotHeard) {
     if (letter.note.kind != Note::Kind::alarm) continue;
     EXPECT_EQ(letter.note.hears, (std::vector<bool>{true, true, false}));
     ++alarms;
+    if (letter.to.id != 1) continue;
+    Membership first(5, 1, three, kLimits, seconds(0));
+    first.receive(letter.note, milliseconds(11));
+    EXPECT_EQ(first.take_events().at(0).text,
+              "epoch 0 has ended behind step 0: rank 1 does not hear rank 2 any more");
   }
   EXPECT_EQ(alarms, 2);
 }

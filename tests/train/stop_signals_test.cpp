@@ -30,6 +30,13 @@ TEST(SignalLines, SayWhatWillHappenAndWhatASecondOneWouldLose) {
   EXPECT_EQ(first_signal_line(SIGTERM, {.doing = Doing::evaluating, .step = 3}),
             "SIGTERM: giving up the evaluation of step 3, then saving; once more ends at once and "
             "loses all steps, since there is no checkpoint");
+  const RunPlace elastic{.doing = Doing::stepping, .step = 11, .saved = 10, .may_leave = true};
+  EXPECT_EQ(first_signal_line(SIGTERM, elastic),
+            "SIGTERM: finishing step 12, then leaving the run to the others, or saving and ending "
+            "where all are told; once more ends this rank at once");
+  EXPECT_EQ(first_signal_line(SIGINT, elastic),
+            "SIGINT: finishing step 12, then saving; once more ends at once and loses the steps "
+            "since step-000010");
   EXPECT_EQ(first_signal_line(SIGHUP, {.doing = Doing::saving, .step = 12, .saved = 10}),
             "SIGHUP: finishing the checkpoint of step 12, then ending; once more ends at once and "
             "loses the steps since step-000010");

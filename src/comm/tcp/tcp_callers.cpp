@@ -24,7 +24,9 @@ Callers::Callers(Socket listening, const Hello& own, const Token& token)
     : listening_(std::move(listening)), own_(own), token_(token) {}
 
 void Callers::add_to(std::vector<pollfd>& entries) const {
-  entries.push_back({.fd = listening_.get(), .events = POLLIN, .revents = 0});
+  // Who cannot be taken is not looked at either: the poll would return at once.
+  const bool has_room = callers_.size() < kMostCallers;
+  entries.push_back({.fd = has_room ? listening_.get() : -1, .events = POLLIN, .revents = 0});
   for (const Caller& caller : callers_) {
     entries.push_back({.fd = caller.socket.get(), .events = POLLIN, .revents = 0});
   }

@@ -12,6 +12,17 @@ namespace {
 
 double seconds_of(Duration time) { return std::chrono::duration<double>(time).count(); }
 
+/// What the end of an epoch is known by where another has found it.
+std::string text_of_end(std::size_t place, const Note& note) {
+  std::vector<std::size_t> lost;
+  for (std::size_t other = 0; other < note.hears.size(); ++other) {
+    if (!note.hears[other] && other != place) lost.push_back(other);
+  }
+  if (lost.empty()) return fmt::format("rank {} asks who is there", place);
+  return fmt::format("rank {} does not hear rank{} {} any more", place, lost.size() == 1 ? "" : "s",
+                     fmt::join(lost, ", "));
+}
+
 constexpr int kMostPatience = 4;  // rounds that repeated attempts are apart
 constexpr int kTimesAsked = 3;    // before somebody who is heard is done without
 
@@ -356,9 +367,9 @@ Note Membership::own_promise(const Ballot& ballot, Time now) const {
   return note;
 }
 
-void Membership::give_way(const Ballot& ballot, Time now) {
-  promised_ = ballot;
-  begin_agreeing(now, fmt::format("rank {} asks who is there", ballot.proposer));
+void Membership::give_way(const Note& note, Time now) {
+  promised_ = note.ballot;
+  begin_agreeing(now, text_of_end(note.ballot.proposer, note));
   try_later(now, 2 + turn(now));
 }
 
@@ -370,13 +381,13 @@ void Membership::refuse(const Member& to) {
 
 void Membership::on_prepare(const Note& note, Time now) {
   if (note.ballot < promised_) return refuse(note.from);
-  give_way(note.ballot, now);
+  give_way(note, now);
   send(note.from, own_promise(note.ballot, now));
 }
 
 void Membership::on_propose(const Note& note, Time now) {
   if (note.ballot < promised_) return refuse(note.from);
-  give_way(note.ballot, now);
+  give_way(note, now);
   taken_ = note.ballot;
   taken_value_ = {.epoch = note.epoch + 1, .step = note.step, .members = note.members};
   Note accepted = make_note(Note::Kind::accepted);
@@ -399,8 +410,7 @@ void Membership::on_join(const Note& note, Time now) {
 void Membership::on_member_note(std::size_t place, const Note& note, Time now) {
   const bool is_vote = attempt_ && note.ballot == attempt_->ballot;
   switch (note.kind) {
-    case Note::Kind::alarm:
-      return begin_agreeing(now, fmt::format("rank {} says that somebody is lost", place));
+    case Note::Kind::alarm: return begin_agreeing(now, text_of_end(place, note));
     case Note::Kind::prepare: return on_prepare(note, now);
     case Note::Kind::promise:
       if (!is_vote || attempt_->value || note.hears.size() != heard_.size()) return;

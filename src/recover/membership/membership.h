@@ -131,7 +131,7 @@ class Membership {
   void on_join(const Note& note, Time now);
   void on_member_note(std::size_t place, const Note& note, Time now);
   /// Someone with a lower place or a higher ballot is at it: gives way.
-  void give_way(const Ballot& ballot, Time now);
+  void give_way(const Note& note, Time now);
 
   const std::uint64_t run_;
   Member self_;
