@@ -110,8 +110,9 @@ std::vector<Key> model_keys() {
        .help = "whose shares model.router_aux_loss pulls together",
        .explanation =
            "hf: what of a micro-batch's tokens choose an expert (with K experts of a token the "
-           "loss is "
-           "K at balance, as in transformers); switch: what of them choose it first; megatron: its "
+           "loss is K at balance, as in transformers, which takes the shares and probabilities of "
+           "all layers together, where here each layer is balanced by itself); switch: what of "
+           "them choose it first; megatron: its "
            "share of all choices; deepseek: that of each sequence by itself; global: that of the "
            "step before, of all tokens, so that it depends on no micro-batch. All but hf are 1 at "
            "balance.",
