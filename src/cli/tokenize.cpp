@@ -126,8 +126,9 @@ void add_tokenize(Verb app) {
       verb.add_option("--split", options->split, "what is a document in a text file")
           .one_of({"whole-file", "blank-lines"})
           .show_default();
-  verb.add_option("--delimiter", options->delimiter, "text that stands between documents")
-      .excludes(split);
+  const Option delimiter =
+      verb.add_option("--delimiter", options->delimiter, "text that stands between documents")
+          .excludes(split);
   verb.add_option("--append-eos", options->end_token,
                   "token after each document: TOKEN, auto, none")
       .show_default();
@@ -138,7 +139,13 @@ void add_tokenize(Verb app) {
       .show_default();
   verb.add_flag("--json", options->json, "print one JSON object");
   verb.footer("The same command again continues where it was interrupted.");
-  verb.callback([options] { run(*options); });
+  verb.callback([options, delimiter] {
+    if (delimiter.is_given() && options->delimiter.empty()) {
+      throw Error(ErrorCode::usage, "--delimiter is empty",
+                  "leave it out where files are documents");
+    }
+    run(*options);
+  });
 }
 
 }  // namespace heddle::cli

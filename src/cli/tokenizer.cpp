@@ -87,8 +87,10 @@ void add_tokenizer(Verb app) {
   Verb tokenizer = app.add_verb("tokenizer", "make tokenizers");
   tokenizer.require_verb();
   Verb verb = tokenizer.add_verb("train", "learn a byte-level BPE from text");
-  verb.add_option("INPUT", options->inputs,
-                  "text, JSON lines with a \"text\" in each, or folders of .txt and .jsonl")
+  verb.add_option(
+          "INPUT", options->inputs,
+          "what heddle tokenize reads: files, folders, patterns, or - for standard input; of "
+          "objects and tables the field text")
       .required();
   verb.add_option("--vocab", options->train.vocab_size, "tokens, with the 256 bytes and specials")
       .required();

@@ -26,6 +26,13 @@ TEST(Tokenize, RefusesWhatIsNoData) {
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 
+TEST(Tokenize, RefusesADelimiterOfNothing) {
+  const TestFiles files;
+  auto command = tokenize(files.write("a.txt", "a"), files.at("out.tokens"));
+  command.insert(command.end(), {"--delimiter", ""});
+  expect_refusal(command, 2, {"--delimiter is empty"});
+}
+
 TEST(Tokenize, ReadsRecordsUnderAnyNameAndATableAsTextWhenAsked) {
   const TestFiles files;
   const std::string out = files.at("out.tokens");

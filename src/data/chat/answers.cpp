@@ -150,17 +150,19 @@ ChatTokens chat_tokens(const Tokenizer& tokenizer, const ChatText& chat, EncodeC
   tokenizer.encode(chat.text, {}, cache, made.ids);
   made.are_answers.resize(made.ids.size());
   const auto places = token_places(tokenizer, chat.text, made.ids);
-  for (const auto& [begin, end] : chat.answers) {
+  for (const Stretch& answer : chat.answers) {
     if (places) {
-      const auto first = std::ranges::find_if(*places, [&](auto one) { return one.end > begin; });
-      const auto behind = std::ranges::find_if(*places, [&](auto one) { return one.begin >= end; });
+      const auto first =
+          std::ranges::find_if(*places, [&](auto one) { return one.end > answer.begin; });
+      const auto behind =
+          std::ranges::find_if(*places, [&](auto one) { return one.begin >= answer.end; });
       for (auto one = first; one < behind; ++one) {
         made.are_answers[static_cast<std::size_t>(one - places->begin())] = true;
       }
       continue;
     }
-    const std::size_t from = tokens_before(tokenizer, chat, made.ids, begin, cache);
-    const std::size_t to = tokens_before(tokenizer, chat, made.ids, end, cache);
+    const std::size_t from = tokens_before(tokenizer, chat, made.ids, answer.begin, cache);
+    const std::size_t to = tokens_before(tokenizer, chat, made.ids, answer.end, cache);
     std::fill(made.are_answers.begin() + static_cast<std::ptrdiff_t>(from),
               made.are_answers.begin() + static_cast<std::ptrdiff_t>(std::max(from, to)), true);
   }

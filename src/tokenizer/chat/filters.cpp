@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 
 #include "tokenizer/chat/operators.h"
@@ -201,8 +200,9 @@ Value items(const Value& subject, const Arguments&) {
   List pairs;
   if (subject.is_undefined()) return pairs;
   if (subject.dict() == nullptr) template_error(fmt::format("items of {}", subject.kind()));
-  for (const auto& [key, value] : subject.dict()->items())
+  for (const auto& [key, value] : subject.dict()->items()) {
     pairs.push_back(Value::tuple({key, value}));
+  }
   return pairs;
 }
 
@@ -362,9 +362,9 @@ Value indented(const Value& subject, const Arguments& given) {
 Value title(const Value& subject, const Arguments&) {
   std::string out;
   bool starts = true;
-  for_each_character(subject.text(), [&](char32_t c, std::string_view bytes) {
+  for_each_character(subject.text(), [&](char32_t, std::string_view bytes) {
     out += starts ? raised(bytes) : lowered(bytes);
-    starts = is_space(bytes) || (c < 0x80 && std::strchr("-({[<", static_cast<int>(c)) != nullptr);
+    starts = is_space(bytes) || std::string_view("-({[<").find(bytes) != std::string_view::npos;
   });
   return out;
 }

@@ -39,7 +39,7 @@ class ListExpression final : public Expression {
   Value evaluate(Scope& scope) const override {
     List list;
     for (const auto& item : items_) list.push_back(item->evaluate(scope));
-    return is_tuple_ ? Value::tuple(std::move(list)) : list;
+    return is_tuple_ ? Value::tuple(std::move(list)) : Value(std::move(list));
   }
 
  private:

@@ -28,8 +28,9 @@ void check_divisor(const Value& divisor) {
 
 /// Python's // and % go down, not towards zero.
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
-  if (b == -1)
+  if (b == -1) {
     return exact(0, a, [](auto x, auto y, auto* to) { return __builtin_sub_overflow(x, y, to); });
+  }
   const std::int64_t quotient = a / b;
   return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
