@@ -114,7 +114,7 @@ class RandomRun {
     if (c.model.path.empty() || !c.lora.is_given()) c.lora = {};
     if (c.lora.is_given()) c.train.freeze.clear();
     if (c.lora.is_given() || !c.train.freeze.empty()) {
-      c.recover.elastic = false;
+      c.recover.stages = LostStages::none;
       if (c.optim.name == planner::Updates::onebit_adam) c.optim = {};
     }
     if (c.train.eval_every == 0) c.train.patience = 0;
