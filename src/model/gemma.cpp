@@ -40,10 +40,14 @@ void read_windows(const ConfigReader& config, std::int64_t full_every, ModelSpec
 RopeSpec read_rope_of(const ConfigReader& config, const ModelSpec& spec, bool of_windows) {
   const std::string kind = of_windows ? "sliding_attention" : "full_attention";
   Json keys = Json::object();
-  if (const auto by_kind = config.section("rope_parameters")) {
-    if (by_kind->has(kind)) keys = by_kind->section(kind)->json();
-  }
+  const auto by_kind = config.section("rope_parameters");
+  if (by_kind && by_kind->has(kind)) keys = by_kind->section(kind)->json();
   if (const auto scaling = config.section("rope_scaling"); scaling && !of_windows) {
+    // Without rope_parameters transformers has a rope_type already, and passes over "type".
+    if (!by_kind && scaling->has("type") && !scaling->has("rope_type")) {
+      scaling->refuse("has type, and transformers reads rope_type in models of this family",
+                      "call it rope_type");
+    }
     keys.update(scaling->json());
   }
   const double theta = of_windows ? config.number_or("rope_local_base_freq", 1e4)
