@@ -107,6 +107,19 @@ TEST(TcpCompany, OneThatHangsButBeatsIsFoundByItsCalls) {
   }
 }
 
+/// It agrees to that, though it is the first, without which the other could not go on.
+TEST(TcpCompany, OfTwoTheOneThatHangsLeaves) {
+  CompanyProcesses processes({.ranks = 2});
+  ASSERT_TRUE(has_begun(processes, 2));
+  processes.hang(0);
+  ASSERT_TRUE(processes.go_on({1}, 1, 1)) << processes.text(0) << processes.text(1);
+  processes.hang(0, false);
+  EXPECT_EQ(processes.status(0), kPeer);
+  EXPECT_NE(processes.text(0).find("rank 0 has not entered"), std::string::npos)
+      << processes.text(0);
+  expect_good_end(processes, {1});
+}
+
 /// One that others have waited for a good while is not given up for the loss of another.
 TEST(TcpCompany, OneThatIsLateIsNotLostWithOneThatIsKilled) {
   const Seconds step{0.7};  // a call is missed after three of them, 2.1 s
