@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -39,8 +40,8 @@ class WordCache {
     Entry& entry = entries_[slot(word)];
     entry.length = length_of(word, of);
     entry.count = static_cast<std::uint8_t>(ids.size());
-    std::memcpy(entry.key.data(), word.data(), word.size());
-    std::memcpy(entry.ids.data(), ids.data(), ids.size_bytes());
+    std::ranges::copy(word, entry.key.begin());
+    std::ranges::copy(ids, entry.ids.begin());
   }
 
  private:

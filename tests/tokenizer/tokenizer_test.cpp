@@ -243,6 +243,26 @@ TEST(Tokenizer, ACacheUsedWithAnotherTokenizerStartsAfresh) {
   EXPECT_EQ(ids, (Ids{257, 'a', 'b', 'c', 257}));
 }
 
+TEST(Tokenizer, ACacheRemembersWhatHasNoTokens) {
+  TinyTokenizer tiny;
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"String", " "}}},
+                      {"behavior", "Removed"},
+                      {"invert", false}};
+  tiny.pre_tokenizer = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Digits"}, {"individual_digits", true}}, split, tiny.pre_tokenizer}}};
+  const auto tokenizer = tiny.load();
+  EncodeCache cache;
+  Ids ids;  // of which no memory is there: an error where undefined behaviour is one
+  tokenizer.encode(" ", {}, cache, ids);
+  tokenizer.encode(" ", {}, cache, ids);
+  EXPECT_EQ(ids, Ids{});
+  tokenizer.encode("a", {}, cache, ids);
+  EXPECT_EQ(ids, Ids{'a'});
+}
+
 TEST(Tokenizer, EncodesFromSeveralThreads) {
   const auto tokenizer = abc().load();
   const std::string text = "abc cab \u4E2D\u6587 123 abcabc";
