@@ -75,7 +75,7 @@ class VocabularyBuilder {
   std::unique_ptr<Layer> embedding(std::shared_ptr<Parameter> tokens) const {
     VocabularyRows rows;
     if (rows_.divides()) rows = {first_row(), false};
-    return std::make_unique<Embedding>(std::move(tokens), rows, own_tokens());
+    return std::make_unique<Embedding>(std::move(tokens), rows, own_tokens(), spec_.padding);
   }
 
   /// From the embedding's output to the residual.

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <optional>
 
 #include "base/json.h"
 #include "model/attention_window.h"
@@ -19,6 +20,7 @@ struct Defaults {
   double norm_eps = 1e-6;
   RopeKeys rope = {};  ///< less the sizes
   bool ties = false;
+  std::optional<std::int64_t> padding = {};
   bool attention_bias = false;
   bool knows_attention_bias = true;  ///< false: none, or its own file reads it
   bool knows_mlp_bias = false;
@@ -38,8 +40,8 @@ Defaults defaults_of(const std::string& family) {
             .rope = {.theta_by_default = 1e6},
             .knows_attention_bias = false};
   }
-  if (family == "olmoe") return {.max_positions = 4096, .norm_eps = 1e-5};
-  if (family == "olmo2") return {.max_positions = 2048, .norm_eps = 1e-5};
+  if (family == "olmoe") return {.max_positions = 4096, .norm_eps = 1e-5, .padding = 1};
+  if (family == "olmo2") return {.max_positions = 2048, .norm_eps = 1e-5, .padding = 1};
   if (family == "qwen3_moe") return {.kv_heads = 4, .max_positions = 32'768};
   if (family == "qwen2") return {.kv_heads = 32, .max_positions = 32'768};
   if (family == "qwen3") return {.kv_heads = 32, .head_dim = 128, .max_positions = 32'768};
@@ -48,6 +50,7 @@ Defaults defaults_of(const std::string& family) {
             .max_positions = 32'768,
             .rope = {.theta_by_default = 2e6},
             .ties = true,
+            .padding = 128'004,
             .knows_mlp_bias = true,
             .knows_windows = false};
   }
@@ -59,6 +62,7 @@ Defaults defaults_of(const std::string& family) {
             .rope = {.rotated = "partial_rotary_factor",
                      .rotated_by_default = 0.5,
                      .pairs_neighbours = true},
+            .padding = 151'329,
             .attention_bias = true};
   }
   if (family == "phi3") {
@@ -67,6 +71,7 @@ Defaults defaults_of(const std::string& family) {
             .rope = {.rotated = "partial_rotary_factor",
                      .original_by_default = 4096.0,
                      .has_longrope_only = true},
+            .padding = 32'000,
             .knows_attention_bias = false};
   }
   if (family == "gemma2" || family == "gemma3_text") {
@@ -75,6 +80,7 @@ Defaults defaults_of(const std::string& family) {
             .head_dim = 256,
             .max_positions = is_third ? 131'072 : 8192,
             .ties = true,
+            .padding = 0,
             .gates_by_silu = false,
             .knows_windows = false,
             .has_one_rope = !is_third};
@@ -83,6 +89,19 @@ Defaults defaults_of(const std::string& family) {
     return {.kv_heads = 2, .max_positions = 4096, .ties = true, .gates_by_silu = false};
   }
   return {.max_positions = 2048, .knows_mlp_bias = true};
+}
+
+/// As PyTorch counts, from the end where it is negative; beyond the vocabulary there is none.
+std::optional<std::int64_t> read_padding(const ConfigReader& config,
+                                         std::optional<std::int64_t> by_default,
+                                         std::int64_t vocab) {
+  constexpr const char* kKey = "pad_token_id";
+  if (!config.has(kKey) && (config.mentions(kKey) || !by_default)) return std::nullopt;
+  const double said = config.number_or(kKey, static_cast<double>(by_default.value_or(0)));
+  if (said != std::floor(said)) config.refuse(fmt::format("{} = {} is no token", kKey, said));
+  const double id = said < 0 ? said + static_cast<double>(vocab) : said;
+  if (id < 0 || id >= static_cast<double>(vocab)) return std::nullopt;
+  return static_cast<std::int64_t>(id);
 }
 
 }  // namespace
@@ -122,6 +141,7 @@ ModelSpec llama_spec(const ConfigReader& config) {
       config.flag_or("attention_bias", defaults.attention_bias);
   spec.mlp_bias = config.flag_or("mlp_bias", false);
   spec.tied_embeddings = config.flag_or("tie_word_embeddings", defaults.ties);
+  spec.padding = read_padding(config, defaults.padding, spec.vocab);
   spec.attention_scale = 1.0 / std::sqrt(static_cast<double>(spec.head_dim));
   spec.init_stddev = config.number_or("initializer_range", 0.02);
   if (defaults.gates_by_silu) config.require_value("hidden_act", "silu");

@@ -125,6 +125,9 @@ struct ModelSpec {
   bool qkv_interleaved = false;      ///< fused q, k, v stored head by head
   bool linears_are_in_out = false;   ///< linear weights stored [in, out]
   bool tied_embeddings = false;
+  /// The token whose row of the embedding learns nothing where it is looked up (`padding_idx` of
+  /// PyTorch); as a head's row it does.
+  std::optional<std::int64_t> padding = {};
   double attention_scale = 0.0;  ///< usually head_dim^-1/2
   double embedding_scale = 1.0;  ///< of what is looked up
   double residual_scale = 1.0;   ///< of what a branch adds

@@ -27,8 +27,9 @@ Tensor rows_of(const Tensor& ids_T, const VocabularyRows& rows, std::int64_t hel
   return row_ids;
 }
 
-Embedding::Embedding(std::shared_ptr<Parameter> tokens, VocabularyRows rows, TokenShare share)
-    : tokens_(std::move(tokens)), rows_(rows), share_(share) {}
+Embedding::Embedding(std::shared_ptr<Parameter> tokens, VocabularyRows rows, TokenShare share,
+                     std::optional<std::int64_t> padding)
+    : tokens_(std::move(tokens)), rows_(rows), share_(share), padding_(padding) {}
 
 Tensor Embedding::row_ids(Ctx& ctx) const {
   const Tensor ids = own_tokens(ctx.batch.ids, share_, ops::kAbsentRow, ctx);
@@ -51,7 +52,22 @@ void Embedding::backward_weight(Saved& saved, Ctx& ctx) {
   if (!tokens_->trains) return;
   const Tensor dy_TD = saved.take(kOutputGrad);
   tokens_->clear_stale_grad(ctx.stream);
+  // As it was: a head that shares the table may have added to it.
+  const std::optional<Tensor> padding = padding_grad();
+  Tensor before;
+  if (padding) {
+    before = ctx.workspace(padding->shape(), padding->dtype());
+    ops::copy(*padding, before, ctx.stream);
+  }
   ops::embedding_backward(row_ids(ctx), dy_TD, tokens_->grad, ctx.stream);
+  if (padding) ops::copy(before, *padding, ctx.stream);
+}
+
+std::optional<Tensor> Embedding::padding_grad() const {
+  if (!padding_) return std::nullopt;
+  const std::int64_t row = *padding_ - rows_.first;
+  if (row < 0 || row >= tokens_->shape[0]) return std::nullopt;
+  return tokens_->grad.slice(0, row, row + 1);
 }
 
 void Embedding::visit(const ParamVisitor& visitor) { visitor(*tokens_); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "nn/layer.h"
 
@@ -26,10 +27,11 @@ Tensor rows_of(const Tensor& ids_T, const VocabularyRows& rows, std::int64_t hel
 
 /// The first layer: token embedding. Its input is the micro-batch's ids; backward returns no
 /// tensor. With rows of the vocabulary elsewhere, its output is this holder's share of a sum.
+/// The row of token `padding`, if there is one, has no gradient from here.
 class Embedding : public Layer {
  public:
   explicit Embedding(std::shared_ptr<Parameter> tokens, VocabularyRows rows = {},
-                     TokenShare share = {});
+                     TokenShare share = {}, std::optional<std::int64_t> padding = {});
 
   Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
@@ -40,11 +42,14 @@ class Embedding : public Layer {
  private:
   /// The ids of this share's tokens as rows of the table here.
   Tensor row_ids(Ctx& ctx) const;
+  /// The gradient of the padding's row; none where there is no padding, or others have its row.
+  std::optional<Tensor> padding_grad() const;
 
   enum Slot { kOutputGrad };
   std::shared_ptr<Parameter> tokens_;
   VocabularyRows rows_;
   TokenShare share_;
+  std::optional<std::int64_t> padding_;
 };
 
 /// Adds a learned position embedding to the tokens, in place.

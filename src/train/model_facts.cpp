@@ -93,7 +93,7 @@ void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
   const auto& [family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, max_positions, blocks,
                experts, norm, norm_eps, norm_adds_one, mlp, gelu, rope, window_rope, qkv_bias,
                attention_out_bias, mlp_bias, qk_norm, qk_norm_joins_heads, qkv_interleaved,
-               linears_are_in_out, tied_embeddings, attention_scale, embedding_scale,
+               linears_are_in_out, tied_embeddings, padding, attention_scale, embedding_scale,
                residual_scale, logits_scale, attention_cap, logits_cap, init_stddev, dropout,
                tuning, names, config] = spec;
   static_cast<void>(init_stddev);  // compared as model.init_std
@@ -145,6 +145,7 @@ void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
   put("block", fmt::format("{}", fmt::join(kinds, "; ")));
   if (experts) add_experts(*experts, put);
   put("tied embeddings", tied_embeddings);
+  put("padding token", padding ? fmt::format("{}", *padding) : "none", Scope::run);
   put("attention scale", attention_scale);
   put("embedding scale", embedding_scale);
   put("residual scale", residual_scale);

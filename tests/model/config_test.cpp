@@ -396,6 +396,32 @@ TEST(Config, MissingSizesAreThoseOfTransformers) {
   EXPECT_EQ(spec_of(null_kv).kv_heads, 3);
 }
 
+TEST(Config, PaddingIsThatOfTransformers) {
+  const auto padding = [](const char* family, const Json& id, std::int64_t vocab = 200'000) {
+    Json config = with(small_config(family), {{"vocab_size", vocab}});
+    if (id != "absent") config["pad_token_id"] = id;
+    return spec_of(config).padding;
+  };
+  const std::pair<const char*, std::optional<std::int64_t>> by_default[] = {
+      {"llama", {}},    {"mistral", {}},    {"mixtral", {}},  {"qwen2", {}},
+      {"qwen3", {}},    {"qwen3_moe", {}},  {"granite", {}},  {"starcoder2", {}},
+      {"gpt2", {}},     {"gpt_neox", {}},   {"olmo2", 1},     {"olmoe", 1},
+      {"gemma2", 0},    {"gemma3_text", 0}, {"phi3", 32'000}, {"smollm3", 128'004},
+      {"glm", 151'329}, {"glm4", 151'329}};
+  for (const auto& [family, id] : by_default) {
+    EXPECT_EQ(padding(family, "absent"), id) << family;
+    EXPECT_EQ(padding(family, nullptr), std::nullopt) << family;
+    const bool knows = !std::string(family).starts_with("gp");
+    EXPECT_EQ(padding(family, 7), knows ? std::optional(7) : std::nullopt) << family;
+  }
+  EXPECT_EQ(padding("phi3", "absent", 50), std::nullopt);
+  EXPECT_EQ(padding("llama", -1, 50), 49) << "counted from the end";
+  EXPECT_EQ(padding("llama", 50, 50), std::nullopt);
+  EXPECT_EQ(padding("llama", -51, 50), std::nullopt);
+  EXPECT_THROW(padding("llama", 1.5), Error);
+  EXPECT_THROW(padding("llama", "<pad>"), Error);
+}
+
 TEST(Config, Gpt2IsReadByTheKeysOfOtherFamiliesToo) {
   const Json config = {{"model_type", "gpt2"},
                        {"vocab_size", 50},

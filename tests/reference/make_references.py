@@ -118,6 +118,7 @@ DEEPSEEK: dict[str, Any] = dict(n_routed_experts=12, num_experts_per_tok=3, moe_
 
 OWN: dict[str, Any] = {
     "heddle-moe": LlamaConfig(**SMALL, vocab_size=95, head_dim=8, rms_norm_eps=1e-6, tie_word_embeddings=False,
+                              pad_token_id=3,  # whose embedding then learns nothing
                               rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
 }
 

@@ -37,12 +37,6 @@ Settings settling(const Settings& more) {
 
 class ElasticErrors : public ::testing::TestWithParam<MeshCase> {
  protected:
-  /// A member's call, at random.
-  static std::int64_t any_call(const std::vector<std::int64_t>& calls, int member,
-                               std::mt19937_64& random) {
-    const auto all = static_cast<std::uint64_t>(calls[static_cast<std::size_t>(member)]);
-    return static_cast<std::int64_t>(random() % all) + 1;
-  }
   static int trials() {
     const char* const asked = std::getenv("HEDDLE_TEST_LOSSES");  // more than in every day's tests
     return asked != nullptr ? std::atoi(asked) : 6;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <random>
 #include <thread>
 
 #include "base/check.h"
@@ -161,6 +162,13 @@ inline void expect_near_losses(const ElasticRun& run, const ElasticRun& undistur
   const auto own = losses(run), expected = losses(undisturbed);
   ASSERT_EQ(own.size(), expected.size());
   for (std::size_t i = 0; i < own.size(); ++i) EXPECT_NEAR(own[i], expected[i], tolerance) << i;
+}
+
+/// One of a member's calls, at random.
+inline std::int64_t any_call(const std::vector<std::int64_t>& calls, int member,
+                             std::mt19937_64& random) {
+  const auto all = static_cast<std::uint64_t>(calls[static_cast<std::size_t>(member)]);
+  return static_cast<std::int64_t>(random() % all) + 1;
 }
 
 struct MeshCase {

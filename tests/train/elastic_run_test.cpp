@@ -39,13 +39,13 @@ TEST_P(ElasticMesh, LosesARankAtAnyCallAndEndsWithTheSameWeights) {
   for (int trial = 0; trial < trials(); ++trial) {
     ElasticRun run(4, GetParam().settings, GetParam().model);
     const int victim = trial % 4;
-    const auto all = static_cast<std::uint64_t>(calls[static_cast<std::size_t>(victim)]);
-    const auto fatal = static_cast<std::int64_t>(random() % all) + 1;
+    const std::int64_t all = calls[static_cast<std::size_t>(victim)];
+    const std::int64_t fatal = any_call(calls, victim, random);
     SCOPED_TRACE(fmt::format("member {} at call {} of {}", victim, fatal, all));
     const auto seen = run.train({{victim, fatal}}, true, {}, random());
     EXPECT_EQ(seen.failures, std::vector<std::string>());
     // How often a run looks for its save differs: the last calls may not be made.
-    EXPECT_GE(seen.epochs, fatal < static_cast<std::int64_t>(all) * 3 / 4 ? 2 : 1);
+    EXPECT_GE(seen.epochs, fatal < all * 3 / 4 ? 2 : 1);
     expect_same_state(run.last(), undisturbed.last());
     run.expect_every_step_once();
   }
@@ -203,7 +203,7 @@ TEST_P(ElasticCopies, BringBackWhatOnlyTheLostRankHad) {
     ElasticRun run(4, settings, model);
     const int victim = trial % 4;
     const std::int64_t all = calls[static_cast<std::size_t>(victim)];
-    const auto fatal = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(all)) + 1;
+    const std::int64_t fatal = any_call(calls, victim, random);
     SCOPED_TRACE(fmt::format("member {} at call {} of {}", victim, fatal, all));
     const auto seen = run.train({{victim, fatal}}, true, {}, random());
     EXPECT_EQ(seen.failures, std::vector<std::string>());
@@ -275,8 +275,8 @@ TEST(ElasticRun, MakesStagesAnewThatAreLostAtAnyCall) {
   for (int trial = 0; trial < 10; ++trial) {
     ElasticRun run(5, settings);
     const int victim = trial % 5;
-    const auto all = static_cast<std::uint64_t>(calls[static_cast<std::size_t>(victim)]);
-    const auto fatal = static_cast<std::int64_t>(random() % all) + 1;
+    const std::int64_t all = calls[static_cast<std::size_t>(victim)];
+    const std::int64_t fatal = any_call(calls, victim, random);
     // In every other trial who comes is lost too, while it is given its state or soon after.
     std::vector<std::int64_t> later;
     if (trial % 2 == 1) later.push_back(1 + static_cast<std::int64_t>(random() % 60));

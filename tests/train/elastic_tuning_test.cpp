@@ -34,8 +34,8 @@ TEST_P(ElasticTuning, LosesARankAtAnyCallAndEndsWithTheSameWeights) {
   for (int trial = 0; trial < 12; ++trial) {
     ElasticRun run(4, settings);
     const int victim = trial % 4;
-    const auto all = static_cast<std::uint64_t>(quiet.calls[static_cast<std::size_t>(victim)]);
-    const auto fatal = static_cast<std::int64_t>(random() % all) + 1;
+    const std::int64_t all = quiet.calls[static_cast<std::size_t>(victim)];
+    const std::int64_t fatal = any_call(quiet.calls, victim, random);
     SCOPED_TRACE(fmt::format("member {} at call {} of {}", victim, fatal, all));
     const auto seen = run.train({{victim, fatal}}, true, {}, random());
     EXPECT_EQ(seen.failures, std::vector<std::string>());
@@ -91,8 +91,8 @@ TEST(ElasticPatience, EndsAtTheSameStepWhateverIsLost) {
   for (int trial = 0; trial < 12; ++trial) {
     ElasticRun run(4, settings);
     const int victim = trial % 4;
-    const auto all = static_cast<std::uint64_t>(quiet.calls[static_cast<std::size_t>(victim)]);
-    const auto fatal = static_cast<std::int64_t>(random() % all) + 1;
+    const std::int64_t all = quiet.calls[static_cast<std::size_t>(victim)];
+    const std::int64_t fatal = any_call(quiet.calls, victim, random);
     SCOPED_TRACE(fmt::format("member {} at call {} of {}", victim, fatal, all));
     const auto seen = run.train({{victim, fatal}}, true, {}, random());
     EXPECT_EQ(seen.failures, std::vector<std::string>());
