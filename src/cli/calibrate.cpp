@@ -32,15 +32,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Measuring takes minutes: whether what it finds can be written is known before.
 void check_out(const char* option, const fs::path& out) {
   if (out.empty()) return;
-  const fs::path folder = out.has_parent_path() ? out.parent_path() : fs::path(".");
-  if (fs::is_directory(folder) && !fs::is_directory(out)) return;
-  throw Error(
-      ErrorCode::resources,
-      fmt::format("{} {} cannot be written: {}", option, out.string(),
-                  fs::is_directory(out) ? "it is a folder" : folder.string() + " is not a folder"),
-      "give a file in a folder that is there");
+  if (fs::is_directory(out)) {
+    throw Error(ErrorCode::resources,
+                fmt::format("{} {} cannot be written: it is a folder", option, out.string()),
+                "give a file");
+  }
+  if (out.has_parent_path()) real_file_system().create_directories(out.parent_path());
 }
 
 /// How many ranks are measured together, one number after the other. Ranks that are processes are

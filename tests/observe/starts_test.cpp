@@ -67,7 +67,7 @@ TEST_F(Starts, OfADamagedFileAreThoseThatCanBeRead) {
 
 TEST_F(Starts, OfNoFileAreNoneAndAFolderThatCannotBeWrittenIsNamed) {
   EXPECT_TRUE(read_starts(file()).empty());
-  EXPECT_THROW(record_start("/nonexistent-folder/starts.jsonl", start_after(0, "a")), Error);
+  EXPECT_THROW(record_start("/dev/null/starts.jsonl", start_after(0, "a")), Error);
 }
 
 TEST_F(Starts, WithACommandThatIsNoTextAreStillRecorded) {

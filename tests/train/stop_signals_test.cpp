@@ -74,7 +74,7 @@ TEST(Signals, DoNotInterruptThreadsThatCompute) {
 }
 
 /// Steps of seconds: a second signal comes before the first of them ends.
-const std::vector<std::string> kLongSteps = {"train.tokens_per_step=196608"};
+const std::vector<std::string> kLongSteps = {"train.tokens_per_step=786432"};
 /// Steps that are long enough for a signal to arrive before the last one.
 const std::vector<std::string> kSlow = {"train.tokens_per_step=4096", "train.eval_every=3"};
 constexpr auto kIntoTheStep = 100ms;  // after the line of the one before
