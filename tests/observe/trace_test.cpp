@@ -90,9 +90,7 @@ TEST(Trace, WithoutSpansIsStillAValidFile) {
   EXPECT_EQ(parse_json(Trace().json(), "trace")["traceEvents"].size(), 0u);
 }
 
-TEST(Trace, NamesAFileItCannotWrite) {
-  EXPECT_THROW(Trace().write("/dev/null/trace.json"), Error);
-}
+TEST(Trace, NamesAFileItCannotWrite) { EXPECT_THROW(Trace().write("/dev/null/trace.json"), Error); }
 
 }  // namespace
 }  // namespace heddle::observe
