@@ -96,8 +96,7 @@ ChatTemplate::ChatTemplate(const std::string& source) {
 
 std::optional<ChatTemplate> ChatTemplate::find(const fs::path& folder) {
   const fs::path config_file = folder / "tokenizer_config.json";
-  Json config = fs::exists(config_file) ? read_json_file(config_file) : Json::object();
-  if (!config.is_object()) fail(ErrorCode::data, "{}: not an object", config_file.string());
+  const Json config = json_beside(config_file, "tokenizer_config.json");
   const Sources sources = sources_in(folder, config, config_file);
   if (!sources.usual) return std::nullopt;
   auto parts = std::make_shared<Parts>();
@@ -108,7 +107,7 @@ std::optional<ChatTemplate> ChatTemplate::find(const fs::path& folder) {
   } catch (const Error& error) {
     throw error.within(sources.file.string());
   }
-  for (const auto& [name, token] : tokens_named_beside(config_file)) {
+  for (const auto& [name, token] : tokens_named_beside(config_file, config)) {
     parts->tokens.set(name, token);
   }
   ChatTemplate found{""};

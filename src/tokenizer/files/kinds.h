@@ -24,9 +24,10 @@ inline constexpr std::array kTokenRoles = {"bos_token", "eos_token", "unk_token"
                                            "sep_token", "cls_token", "mask_token"};
 /// A token that tokenizer_config.json names, as a text or as an object with `content`; empty: none.
 std::string configured_token(const Json& config, std::string_view key);
-/// All tokens that tokenizer_config.json and special_tokens_map.json beside a file name, by their
-/// keys. As in transformers the map counts where the config lists no added tokens, and then first.
-TokenRoles tokens_named_beside(const std::filesystem::path& path);
+/// All tokens that tokenizer_config.json, which is `config`, and special_tokens_map.json beside a
+/// file name, by their keys. As in transformers the map counts where the config lists no added
+/// tokens, and then first.
+TokenRoles tokens_named_beside(const std::filesystem::path& path, const Json& config);
 /// What an object says; `otherwise` where it does not, or something else than a text.
 std::string configured_text(const Json& config, const char* key, const char* otherwise = "");
 

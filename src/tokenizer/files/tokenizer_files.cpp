@@ -26,7 +26,8 @@ void add_named(const Json& file, TokenRoles& tokens) {
 }
 
 TokenRoles roles_beside(const fs::path& tokenizer) {
-  TokenRoles roles = tokens_named_beside(tokenizer);
+  TokenRoles roles =
+      tokens_named_beside(tokenizer, json_beside(tokenizer, "tokenizer_config.json"));
   std::erase_if(roles, [](const auto& named) {
     return std::ranges::find(kTokenRoles, named.first) == kTokenRoles.end();
   });
@@ -42,9 +43,8 @@ fs::path file_in(const fs::path& folder) {
 
 }  // namespace
 
-TokenRoles tokens_named_beside(const fs::path& path) {
-  const Json config = json_beside(path, "tokenizer_config.json"),
-             map = json_beside(path, "special_tokens_map.json");
+TokenRoles tokens_named_beside(const fs::path& path, const Json& config) {
+  const Json map = json_beside(path, "special_tokens_map.json");
   TokenRoles tokens;
   if (!config.contains("added_tokens_decoder")) add_named(map, tokens);
   add_named(config, tokens);
