@@ -30,15 +30,6 @@ std::size_t skip_space_left(std::string_view text, std::size_t begin) {
   return begin;
 }
 
-std::size_t skip_space_right(std::string_view text, std::size_t end) {
-  while (end < text.size()) {
-    const CodePoint c = decode_at(text, end);
-    if (class_of(c.value) != CharClass::space) break;
-    end += static_cast<std::size_t>(c.length);
-  }
-  return end;
-}
-
 }  // namespace
 
 void AddedTokenMatcher::add(const AddedToken& token, std::string_view spelling) {
@@ -102,7 +93,7 @@ void AddedTokenMatcher::split(std::string_view text, bool parse_special,
     if (token.single_word && adjoins_words(text, match.begin, match.end)) continue;
     std::size_t begin = match.begin, end = match.end;
     if (token.lstrip) begin = std::max(skip_space_left(text, begin), done);
-    if (token.rstrip) end = skip_space_right(text, end);
+    if (token.rstrip) end += leading_white_space(text.substr(end));
     if (begin >= end) continue;  // the token before has taken all of it
     if (done < begin) text_sink(text.substr(done, begin - done));
     token_sink(token.id);

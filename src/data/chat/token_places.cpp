@@ -40,16 +40,6 @@ std::optional<std::size_t> size_at(std::string_view text, std::string_view token
   return std::nullopt;
 }
 
-std::size_t blanks_at(std::string_view text) {
-  std::size_t size = 0;
-  while (size < text.size()) {
-    const CodePoint c = decode_utf8(text.data() + size, text.data() + text.size());
-    if (class_of(c.value) != CharClass::space) break;
-    size += static_cast<std::size_t>(c.length);
-  }
-  return size;
-}
-
 }  // namespace
 
 std::optional<std::vector<ChatTemplate::Stretch>> token_places(const Tokenizer& tokenizer,
@@ -67,7 +57,7 @@ std::optional<std::vector<ChatTemplate::Stretch>> token_places(const Tokenizer& 
     auto size = size_at(text.substr(at), token);
     std::size_t begin = at;
     if (!size) {  // blanks between may be stripped, by this token or the one before
-      at += blanks_at(text.substr(at));
+      at += leading_white_space(text.substr(at));
       size = size_at(text.substr(at), token);
       if (!size) return std::nullopt;
       if (!places.empty() && strips_behind(ids[places.size() - 1])) {
@@ -77,7 +67,7 @@ std::optional<std::vector<ChatTemplate::Stretch>> token_places(const Tokenizer& 
     at += *size;
     places.push_back({begin, at});
   }
-  if (at + blanks_at(text.substr(at)) < text.size()) return std::nullopt;
+  if (at + leading_white_space(text.substr(at)) < text.size()) return std::nullopt;
   if (!places.empty()) places.back().end = text.size();
   return places;
 }

@@ -11,10 +11,8 @@ class StripNormalizer final : public Normalizer {
 
   void apply(NormalText& text) const override {
     std::string_view rest = text.text;
-    while (left_ && !rest.empty()) {
-      const CodePoint c = decode_utf8(rest.data(), rest.data() + rest.size());
-      if (class_of(c.value) != CharClass::space) break;
-      rest.remove_prefix(static_cast<std::size_t>(c.length));
+    if (const std::size_t blanks = left_ ? leading_white_space(rest) : 0; blanks > 0) {
+      rest.remove_prefix(blanks);
       text.at_start = false;
     }
     while (right_ && !rest.empty()) {

@@ -141,6 +141,16 @@ CharClass class_of(char32_t c) {
   return c < kEnd ? table(c) : CharClass::other;
 }
 
+std::size_t leading_white_space(std::string_view text) {
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const CodePoint c = decode_utf8(text.data() + size, text.data() + text.size());
+    if (class_of(c.value) != CharClass::space) break;
+    size += static_cast<std::size_t>(c.length);
+  }
+  return size;
+}
+
 bool unicode_detail::has_in_table(char32_t c, CharFlag flag) {
   return c < kEnd && (properties(c) >> (11 + static_cast<int>(flag)) & 1) != 0;
 }

@@ -68,6 +68,8 @@ std::size_t last_character(std::string_view text);
 /// Of kInvalidCodePoint: `cn`, `other`, no flag, and `control`, which joins nothing.
 Category category_of(char32_t code_point);
 CharClass class_of(char32_t code_point);
+/// The bytes of characters of class `space` that `text` begins with.
+std::size_t leading_white_space(std::string_view text);
 inline bool has(char32_t code_point, CharFlag flag);
 GraphemeBreak grapheme_break(char32_t code_point);
 ConjunctBreak conjunct_break(char32_t code_point);
