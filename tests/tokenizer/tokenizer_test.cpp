@@ -193,18 +193,23 @@ TEST(Tokenizer, PrefixSpaceGoesBeforeEveryPieceWithoutOne) {
   EXPECT_EQ(tokenizer.encode(""), Ids{});
 }
 
-TEST(Tokenizer, SequencesOfPreTokenizersCutInTurn) {
-  TinyTokenizer tiny;
-  tiny.merges = {{"1", "2"}, {"a", "b"}, {"x", "a"}};
-  EXPECT_EQ(tiny.load().encode("12ab"), (Ids{256, 257}));
+/// Between digits, and at `gone`, which is left out, before what cuts already.
+void cut_at_digits_and(TinyTokenizer& tiny, const char* gone) {
   const Json split = {{"type", "Split"},
-                      {"pattern", {{"String", "x"}}},
+                      {"pattern", {{"String", gone}}},
                       {"behavior", "Removed"},
                       {"invert", false}};
   tiny.pre_tokenizer = {
       {"type", "Sequence"},
       {"pretokenizers",
        {{{"type", "Digits"}, {"individual_digits", true}}, split, tiny.pre_tokenizer}}};
+}
+
+TEST(Tokenizer, SequencesOfPreTokenizersCutInTurn) {
+  TinyTokenizer tiny;
+  tiny.merges = {{"1", "2"}, {"a", "b"}, {"x", "a"}};
+  EXPECT_EQ(tiny.load().encode("12ab"), (Ids{256, 257}));
+  cut_at_digits_and(tiny, "x");
   EXPECT_EQ(tiny.load().encode("12xab"), (Ids{'1', '2', 257}));
 }
 
@@ -245,14 +250,7 @@ TEST(Tokenizer, ACacheUsedWithAnotherTokenizerStartsAfresh) {
 
 TEST(Tokenizer, ACacheRemembersWhatHasNoTokens) {
   TinyTokenizer tiny;
-  const Json split = {{"type", "Split"},
-                      {"pattern", {{"String", " "}}},
-                      {"behavior", "Removed"},
-                      {"invert", false}};
-  tiny.pre_tokenizer = {
-      {"type", "Sequence"},
-      {"pretokenizers",
-       {{{"type", "Digits"}, {"individual_digits", true}}, split, tiny.pre_tokenizer}}};
+  cut_at_digits_and(tiny, " ");
   const auto tokenizer = tiny.load();
   EncodeCache cache;
   Ids ids;  // of which no memory is there: an error where undefined behaviour is one

@@ -358,6 +358,8 @@ Value indented(const Value& subject, const Arguments& given) {
   return out;
 }
 
+Value escape(const Value& subject, const Arguments&) { return Value::safe(escaped(subject)); }
+
 /// Unlike the method, a capital stands only behind blanks, hyphens and opening brackets.
 Value title(const Value& subject, const Arguments&) {
   std::string out;
@@ -386,8 +388,8 @@ constexpr std::array<Filter, 39> kFilters = {{
     {"d", "default_value boolean", otherwise},
     {"default", "default_value boolean", otherwise},
     {"dictsort", "case_sensitive by reverse", dictsort},
-    {"e", "", [](const Value& v, const Arguments&) { return Value::safe(escaped(v)); }},
-    {"escape", "", [](const Value& v, const Arguments&) { return Value::safe(escaped(v)); }},
+    {"e", "", escape},
+    {"escape", "", escape},
     {"first", "", first},
     {"float", "default", to_float},
     {"format", "*",
