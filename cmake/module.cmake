@@ -1,4 +1,11 @@
-set(HEDDLE_WARNINGS -Wall -Wextra -Werror)
+set(HEDDLE_WARNINGS -Wall -Wextra)
+if(HEDDLE_UNITY)
+  # Many sources in one compilation show the compiler too much: more of these warnings are false. Who edits compiles file
+  # by file, with all of them as errors.
+  list(APPEND HEDDLE_WARNINGS -Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overflow)
+else()
+  list(APPEND HEDDLE_WARNINGS -Werror)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND HEDDLE_WARNINGS -Wno-restrict)  # false positives on std::string in GCC 12
   if(HEDDLE_SANITIZE)

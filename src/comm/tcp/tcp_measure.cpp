@@ -6,11 +6,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <span>
 
+#include "comm/tcp/tcp_info.h"
 #include "comm/tcp/tcp_pacing.h"
 
 namespace heddle {
@@ -26,9 +26,6 @@ constexpr Seconds kShortestStage{0.3}, kLongestStage{4.0};
 constexpr double kLeastGain = 1.15, kCertainGain = 2.0;
 constexpr std::size_t kBlockBytes = 16 << 10;
 constexpr std::chrono::seconds kTimeToDrain{30};
-/// In the words of the kernel's tcp_info, of which libraries' headers know the beginning only:
-/// tcpi_rtt and tcpi_min_rtt, in microseconds.
-constexpr std::size_t kRoundTrip = 68 / 4, kLeastRoundTrip = 148 / 4;
 
 /// What one side tells the other after a stage.
 struct StageResult {
@@ -133,12 +130,9 @@ bool exchange(const Socket& first, const void* own, void* other, std::size_t byt
 }  // namespace
 
 Seconds round_trip(const Socket& socket) {
-  std::array<std::uint32_t, 64> info{};
-  socklen_t length = sizeof(info);
-  if (getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, info.data(), &length) != 0) return Seconds(0);
-  const bool has_least = length >= (kLeastRoundTrip + 1) * sizeof(info[0]) &&
-                         info[kLeastRoundTrip] != ~std::uint32_t{0};
-  return Seconds(1e-6 * info[has_least ? kLeastRoundTrip : kRoundTrip]);
+  const auto info = tcp_info(socket);
+  if (!info) return Seconds(0);
+  return Seconds(info->least_round_trip > 0.0 ? info->least_round_trip : info->round_trip);
 }
 
 bool use_wide_area_control(const Socket& socket) {

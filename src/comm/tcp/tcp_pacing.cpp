@@ -5,9 +5,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <utility>
+
+#include "comm/tcp/tcp_info.h"
 
 namespace heddle {
 namespace {
@@ -25,25 +25,16 @@ constexpr double kUp = 1.05, kUpFast = 1.25;
 /// Of the rate without a limit: others who fill the queue must not take the whole way.
 constexpr double kLeastShare = 0.8;
 
-/// In the words of the kernel's tcp_info, of which libraries' headers know the beginning only:
-/// tcpi_snd_mss, tcpi_rtt, tcpi_min_rtt (microseconds), tcpi_delivered (segments).
-constexpr std::size_t kSegment = 16 / 4, kRoundTrip = 68 / 4, kLeastRoundTrip = 148 / 4,
-                      kDelivered = 192 / 4, kWords = 256 / 4;
-
 }  // namespace
 
 StripesState stripes_state(std::span<const Socket> sockets) {
   StripesState all;
-  std::array<std::uint32_t, kWords> info{};
   for (const Socket& socket : sockets) {
-    socklen_t length = sizeof(info);
-    if (getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, info.data(), &length) != 0 ||
-        length < (kDelivered + 1) * sizeof(info[0])) {
-      return {};
-    }
-    const double least = 1e-6 * info[kLeastRoundTrip];
-    all.delivered += static_cast<double>(info[kDelivered]) * info[kSegment];
-    all.round_trip += 1e-6 * info[kRoundTrip] / static_cast<double>(sockets.size());
+    const auto info = tcp_info(socket);
+    if (!info || !info->delivered) return {};
+    const double least = info->least_round_trip;
+    all.delivered += *info->delivered;
+    all.round_trip += info->round_trip / static_cast<double>(sockets.size());
     all.least_round_trip =
         all.least_round_trip == 0.0 ? least : std::min(all.least_round_trip, least);
   }
