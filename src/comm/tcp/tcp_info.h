@@ -8,9 +8,10 @@ namespace heddle {
 
 /// What the system says of a connection; seconds.
 struct TcpInfo {
-  double round_trip = 0.0;           ///< now
-  double least_round_trip = 0.0;     ///< of all so far; 0: not known
-  std::optional<double> delivered;  ///< bytes that the other side has, also those behind missing ones
+  double round_trip = 0.0;        ///< now
+  double least_round_trip = 0.0;  ///< of all so far; 0: not known
+  std::optional<double>
+      delivered;  ///< bytes that the other side has, also those behind missing ones
 };
 
 /// Nothing where the system does not say.
