@@ -201,6 +201,7 @@ class OtherModelsTokenizer : public ModelCompanions {
           R"({"tokenizer_class":"LlamaTokenizer","eos_token":{"content":"<|begin_of_text|>"}})");
     write("special_tokens_map.json", R"({"pad_token":"<|end_of_text|>"})");
     write("chat_template.jinja", "{{ messages }}");
+    write("additional_chat_templates/tool_use.jinja", "{{ tools }}");
   }
   std::map<std::string, Json> files() {
     return files_of(config_, configured_tokenizer(config_), DType::f32);
@@ -215,6 +216,7 @@ TEST_F(OtherModelsTokenizer, BringsWhatIsSaidOfItThere) {
   EXPECT_FALSE(found.at("generation_config.json").contains("temperature")) << "the model's";
   EXPECT_EQ(found.at("tokenizer_config.json")["tokenizer_class"], "LlamaTokenizer");
   EXPECT_EQ(found.at("chat_template.jinja"), "{{ messages }}");
+  EXPECT_EQ(found.at("additional_chat_templates/tool_use.jinja"), "{{ tools }}");
   EXPECT_TRUE(found.contains("special_tokens_map.json"));
 }
 
