@@ -204,6 +204,7 @@ std::vector<TextFile> read_companions(const fs::path& folder) {
                                         "added_tokens.json",
                                         "vocab.json",
                                         "merges.txt",
+                                        "vocab.txt",
                                         "tokenizer.model",
                                         "chat_template.jinja"};
   std::vector<std::string> names(kNames.begin(), kNames.end());

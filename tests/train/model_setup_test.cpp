@@ -233,6 +233,24 @@ TEST_F(OtherModelsTokenizer, OfAnotherFormIsWrittenAsATokenizerJson) {
   EXPECT_EQ(found.at("config.json")["eos_token_id"], 3);
 }
 
+/// BertTokenizer of transformers 5.23 gives the same ids of both forms.
+TEST_F(OtherModelsTokenizer, OfAVocabTxtKeepsItsClass) {
+  std::filesystem::remove(folder_.path() / "tokenizer.json");
+  write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\n");
+  write("tokenizer_config.json",
+        R"({"tokenizer_class":"BertTokenizer","do_lower_case":false,"eos_token":"[SEP]"})");
+  const auto found = files();
+  EXPECT_EQ(found.at("tokenizer_config.json"), (Json{{"tokenizer_class", "BertTokenizer"},
+                                                     {"do_lower_case", false},
+                                                     {"eos_token", "[SEP]"}}));
+  EXPECT_EQ(found.at("tokenizer.json")["model"]["vocab"]["##b"], 6);
+  EXPECT_FALSE(found.contains("vocab.txt"));
+  EXPECT_EQ(found.at("config.json")["eos_token_id"], 3);
+  EXPECT_EQ(found.at("config.json")["pad_token_id"], 7) << "that of special_tokens_map.json";
+  write("tokenizer_config.json", R"({"do_lower_case":false})");
+  EXPECT_EQ(files().at("tokenizer_config.json")["tokenizer_class"], "PreTrainedTokenizerFast");
+}
+
 TEST_F(OtherModelsTokenizer, ThatCannotBeReadIsCarriedAsItIs) {
   std::filesystem::remove(folder_.path() / "tokenizer.json");
   write("vocab.json", R"({"a":0})");
