@@ -32,6 +32,7 @@ check() {
 }
 
 tests() {
+  check "memory, streams and their clocks" "$build/tests/tensor/tensor_test" --gtest_brief=1
   check "operations against the CPU" "$build/tests/ops/ops_cuda_test" --gtest_brief=1
   check "codecs against the CPU" "$build/tests/codec/codec_cuda_test" --gtest_brief=1
   check "references, checkpoints, memory" "$build/tests/verify/gpu_test" --gtest_brief=1

@@ -207,7 +207,7 @@ void write_folder(FileSystem& files, const ModelSource& source, const fs::path& 
     done += spec.size_bytes();
     if (options.progress) options.progress(done, total);
   }
-  for (const TextFile& companion : companions) writer.write_companion(companion);
+  writer.write_companions(companions);
   report.files = writer.finish();
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "base/strings.h"
@@ -89,6 +91,19 @@ std::string what_it_has(const fs::path& path) {
   if (!fs::exists(path / kAdapterConfigFile, error)) return "";
   return "it has adapters alone: name the model that they were trained on, and these with "
          "lora.path or --adapter; or merge them with heddle convert";
+}
+
+/// Of conversations with tools and the like, beside chat_template.jinja; in the order of names.
+std::vector<std::string> more_chat_templates(const fs::path& folder) {
+  static constexpr const char* kFolder = "additional_chat_templates";
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder / kFolder, error)) {
+    if (entry.path().extension() != ".jinja") continue;
+    names.push_back(fmt::format("{}/{}", kFolder, entry.path().filename().string()));
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 }  // namespace
@@ -189,16 +204,35 @@ std::vector<TextFile> read_companions(const fs::path& folder) {
                                         "added_tokens.json",
                                         "vocab.json",
                                         "merges.txt",
+                                        "vocab.txt",
                                         "tokenizer.model",
                                         "chat_template.jinja"};
+  std::vector<std::string> names(kNames.begin(), kNames.end());
+  std::ranges::copy(more_chat_templates(folder), std::back_inserter(names));
   std::vector<TextFile> companions;
   std::error_code error;
-  for (const char* name : kNames) {
+  for (const std::string& name : names) {
     if (fs::is_regular_file(folder / name, error)) {
       companions.push_back({name, read_text_file(folder / name)});
     }
   }
   return companions;
+}
+
+std::vector<FileRecord> write_text_files(FileSystem& files, const fs::path& folder,
+                                         const std::vector<TextFile>& texts) {
+  std::vector<FileRecord> records;
+  std::set<fs::path> below;
+  for (const TextFile& text : texts) {
+    const fs::path path = folder / text.name;
+    if (path.parent_path() != folder && below.insert(path.parent_path()).second) {
+      files.create_directories(path.parent_path());
+    }
+    records.push_back(write_durable_file(files, path, text.content));
+    records.back().path = text.name;
+  }
+  for (const fs::path& subfolder : below) files.sync_directory(subfolder);
+  return records;
 }
 
 }  // namespace heddle

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checkpoint/checksum.h"
 #include "checkpoint/safetensors.h"
 
 namespace heddle {
@@ -51,7 +52,7 @@ class HfFolder {
 
 /// A small file that travels with the weights, such as config.json.
 struct TextFile {
-  std::string name;
+  std::string name;  ///< below the folder, with '/'
   std::string content;
 };
 
@@ -60,7 +61,11 @@ const TextFile* find_file(const std::vector<TextFile>& files, const std::string&
 /// In place of one of the same name.
 void put_file(std::vector<TextFile>& files, TextFile file);
 
-/// Those of config.json, generation_config.json and the tokenizer's files that `folder` has.
+/// Those of config.json, generation_config.json, the tokenizer's files and chat templates that
+/// `folder` has.
 std::vector<TextFile> read_companions(const std::filesystem::path& folder);
+/// Into `folder`, which is there: durable but for the entries of the folder itself.
+std::vector<FileRecord> write_text_files(FileSystem& files, const std::filesystem::path& folder,
+                                         const std::vector<TextFile>& texts);
 
 }  // namespace heddle

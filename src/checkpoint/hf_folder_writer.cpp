@@ -1,6 +1,7 @@
 #include "checkpoint/hf_folder_writer.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/json.h"
@@ -77,8 +78,8 @@ void HfFolderWriter::append(std::string_view name, const Tensor& tensor) {
   writer_of(name).append(name, tensor);
 }
 
-void HfFolderWriter::write_companion(const TextFile& companion) {
-  records_.push_back(write_durable_file(files_, folder_ / companion.name, companion.content));
+void HfFolderWriter::write_companions(const std::vector<TextFile>& companions) {
+  std::ranges::move(write_text_files(files_, folder_, companions), std::back_inserter(records_));
 }
 
 std::vector<FileRecord> HfFolderWriter::finish() {

@@ -45,7 +45,7 @@ class HfFolderWriter {
   /// As SafetensorsWriter::append.
   void append(std::string_view name, std::span<const std::byte> bytes);
   void append(std::string_view name, const Tensor& tensor);
-  void write_companion(const TextFile& companion);
+  void write_companions(const std::vector<TextFile>& companions);
 
   /// Returns all files written.
   std::vector<FileRecord> finish();

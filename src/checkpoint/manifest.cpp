@@ -173,6 +173,8 @@ Manifest parse_manifest(std::string_view content, const std::string& where) {
   }
   manifest.mesh = text(json, "mesh", where);
   manifest.trainer = std::make_shared<const Json>(field(json, "trainer", where));
+  if (!manifest.trainer->is_object())
+    fail(ErrorCode::data, "{}: \"trainer\" is not an object", where);
   const Json& files = field(json, "files", where);
   if (!files.is_array()) fail(ErrorCode::data, "{}: \"files\" is not an array", where);
   for (const Json& file : files) manifest.files.push_back(parse_record(file, where));

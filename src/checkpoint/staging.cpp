@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "base/check.h"
@@ -99,9 +101,7 @@ fs::path commit_checkpoint(FileSystem& files, const fs::path& staged, Manifest m
     const fs::path folder = (staged / record.path).parent_path();
     if (folder != staged) files.sync_directory(folder);
   }
-  for (const TextFile& text : texts) {
-    manifest.files.push_back(write_durable_file(files, staged / text.name, text.content));
-  }
+  std::ranges::move(write_text_files(files, staged, texts), std::back_inserter(manifest.files));
   files.remove_all(staged / kRecords);
   const std::string text = manifest_text(manifest);
   parse_manifest(text, "our own manifest");  // refuses files that were not written whole

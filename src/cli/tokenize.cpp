@@ -113,7 +113,7 @@ void add_tokenize(Verb app) {
                   "files, folders, patterns, or - for standard input; .gz and .zst are unpacked")
       .required();
   verb.add_option("--tokenizer", options->tokenizer,
-                  "tokenizer.json, tokenizer.model or vocab.json, or a folder that holds one")
+                  "tokenizer.json, tokenizer.model, vocab.json or vocab.txt, or a folder with one")
       .required();
   verb.add_option("--out", options->out, "token file to write").required();
   verb.add_option("--threads", options->threads, "threads to use").range(1, 1024).show_default();

@@ -63,7 +63,7 @@ void add_verify_tokenizer(Verb verify) {
   auto options = std::make_shared<VerifyTokenizerOptions>();
   Verb verb = verify.add_verb("tokenizer", "encode and decode against reference cases");
   verb.add_option("TOKENIZER", options->tokenizer,
-                  "tokenizer.json, tokenizer.model, vocab.json, or a folder that holds one")
+                  "tokenizer.json, tokenizer.model, vocab.json or vocab.txt, or a folder with one")
       .required();
   verb.add_option("CASES", options->cases, "cases.json: texts with their ids").required();
   verb.add_option("--corpus", options->corpus, "text the cases' token count and hash are of");

@@ -178,9 +178,11 @@ Work Communicator::start(Collective call, std::int64_t number, Stream& after) {
     }
     return Work(std::move(state));
   }
+  flight_->begin_wait();
   flight_->wait(number);
   task();
   state->wait(after);
+  flight_->end_wait();
   return {};
 }
 

@@ -102,6 +102,24 @@ void FlightRecorder::set_observer(Observer observer) {
   observer_ = std::move(observer);
 }
 
+void FlightRecorder::set_wait_observer(std::weak_ptr<WaitObserver> observer) {
+  const std::lock_guard lock(mutex_);
+  wait_observer_ = std::move(observer);
+}
+
+std::shared_ptr<WaitObserver> FlightRecorder::wait_observer() const {
+  const std::lock_guard lock(mutex_);
+  return wait_observer_.lock();
+}
+
+void FlightRecorder::begin_wait() const {
+  if (const auto observer = wait_observer()) observer->begin_wait();
+}
+
+void FlightRecorder::end_wait() const {
+  if (const auto observer = wait_observer()) observer->end_wait();
+}
+
 void FlightRecorder::set_tag(CommTag tag) {
   const std::lock_guard lock(mutex_);
   tag_ = std::move(tag);

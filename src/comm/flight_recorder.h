@@ -70,6 +70,15 @@ struct DeviceProgress {
   std::function<bool()> has_begun, has_ended;
 };
 
+/// Is told, on the rank's own thread, when it begins to do nothing but wait for calls, and when it
+/// goes on. One wait may lie within another; the end of one that failed is not told.
+class WaitObserver {
+ public:
+  virtual ~WaitObserver() = default;
+  virtual void begin_wait() = 0;
+  virtual void end_wait() = 0;
+};
+
 /// The last calls of one rank, over all its communicators; it also knows what the rank is doing, so
 /// that calls carry a tag. Thread-safe.
 class FlightRecorder {
@@ -88,6 +97,8 @@ class FlightRecorder {
   void set_hook(Hook hook);
   /// An empty one ends it; a call that is just being reported may still come.
   void set_observer(Observer observer);
+  /// In place of the one before; as long as it lives.
+  void set_wait_observer(std::weak_ptr<WaitObserver> observer);
   /// What the calls that follow are for.
   void set_tag(CommTag tag);
   /// Adds to the tag, or takes out of it (-1), which round of attention they are for.
@@ -100,6 +111,9 @@ class FlightRecorder {
   void start(std::int64_t number);
   /// The rank's own thread does nothing but wait for it.
   void wait(std::int64_t number);
+  /// Tell the observer.
+  void begin_wait() const;
+  void end_wait() const;
   void end(std::int64_t number, bool failed);
   /// The device goes on with the call: it stays open behind end(), until report() finds that the
   /// device has ended it. A call that the device has not come to has not begun.
@@ -126,6 +140,7 @@ class FlightRecorder {
     bool has_begun = false;
   };
 
+  std::shared_ptr<WaitObserver> wait_observer() const;
   CommCall* find(std::int64_t number);
   Handed* find_handed(const CommCall& call);
   /// Ends what devices have ended. Call it with the lock.
@@ -135,6 +150,7 @@ class FlightRecorder {
   mutable std::mutex mutex_;
   Hook hook_;
   Observer observer_;
+  std::weak_ptr<WaitObserver> wait_observer_;
   CommTag tag_;
   std::string place_;
   bool is_finished_ = false;

@@ -23,12 +23,19 @@ void WorkState::set_on_wait(OnWait on_wait) {
 
 void WorkState::wait(Stream& consumer, bool is_rank) {
   std::unique_lock lock(mutex_);
-  if (is_rank && flight_ && (!done_ || on_wait_)) flight_->wait(call_);
+  const bool holds_rank = is_rank && flight_ && (!done_ || on_wait_);
+  if (holds_rank) {
+    lock.unlock();  // who is told may call a device's driver
+    flight_->begin_wait();
+    lock.lock();
+    if (!done_ || on_wait_) flight_->wait(call_);
+  }
   ended_.wait(lock, [this] { return done_; });
   if (failure_) std::rethrow_exception(failure_);
   const OnWait on_wait = std::exchange(on_wait_, {});
   lock.unlock();
   if (on_wait) on_wait(consumer);
+  if (holds_rank) flight_->end_wait();
 }
 
 bool WorkState::done() const {

@@ -82,6 +82,8 @@ StoredModel open_stored_model(const fs::path& model, const fs::path& adapter) {
     if (!adapter.empty()) stored.adapter.emplace(open_adapters(adapter));
   }
   stored.spec = read_model_spec(stored.base / "config.json");
+  // Before anything takes memory for what the config says.
+  check_weights(HfFolder(stored.base), stored.spec);
   if (stored.adapter) stored.spec.tuning.lora = lora_of(*stored.adapter, stored.spec);
   return stored;
 }

@@ -27,7 +27,7 @@ struct StoredModel {
 
 /// `model`: what ModelSource takes. Where that is adapters they lead to their base; otherwise
 /// `adapter` names adapters to use on top, if it is not empty. Error(usage or data) where the two
-/// do not belong together.
+/// do not belong together, or the weights not to their config.json (check_weights).
 StoredModel open_stored_model(const std::filesystem::path& model,
                               const std::filesystem::path& adapter);
 /// Into a store of the model's spec.

@@ -64,7 +64,7 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
   }
   microbatches_.clear();
   is_decided_ = is_read_ = false;
-  blocks_ = {};
+  if (blocks_) blocks_->begin_step();
   std::int64_t targets = 0, tokens = 0;
   const std::int64_t first_number = first_microbatch_.value_or(
       std::int64_t{model_.mesh().coord(Axis::dp)} * std::ssize(microbatches));
@@ -96,6 +96,7 @@ void TrainStep::end() {
   const Tensor sums = to_host(std::exchange(numbers_, {})[StepPolicy::kTotals], stream_);
   const Tensor load = last_load_.defined() ? to_host(last_load_, stream_) : Tensor();
   if (stream_.is_dry()) return;
+  if (blocks_) last_block_seconds_ = blocks_->seconds();
   if (load.defined()) read_load(load.host<double>());
   model_.mesh().check();
   read_totals(sums.host<double>());
@@ -234,20 +235,20 @@ Tensor TrainStep::pass(const StepOp& op, const Tensor& given, Saved& saved, Ctx&
   Layer& layer = model_.unit(op.what);
   const Act act = op.action->act;
   if (model_.is_left_out(op.what)) return act == Act::w ? Tensor() : given;
-  const bool is_timed = busy_ && model_.is_block(op.what);
-  const double began = is_timed ? busy_() : 0.0;
-  Tensor made;
-  switch (act) {
-    case Act::f: made = layer.forward(given, saved, ctx); break;
-    case Act::b: made = layer.backward_input(given, saved, ctx); break;
-    case Act::w: layer.backward_weight(saved, ctx); break;
-    default: made = layer.backward(given, saved, ctx);
-  }
-  if (is_timed) {
-    blocks_.seconds += busy_() - began;
-    blocks_.passes += act == Act::f ? 1 : 0;
-  }
+  const bool is_timed = blocks_ && model_.is_block(op.what);
+  if (is_timed) blocks_->begin_pass();
+  const Tensor made = pass(layer, act, given, saved, ctx);
+  if (is_timed) blocks_->end_pass(act == Act::f);
   return made;
+}
+
+Tensor TrainStep::pass(Layer& layer, Act act, const Tensor& given, Saved& saved, Ctx& ctx) {
+  switch (act) {
+    case Act::f: return layer.forward(given, saved, ctx);
+    case Act::b: return layer.backward_input(given, saved, ctx);
+    case Act::w: layer.backward_weight(saved, ctx); return {};
+    default: return layer.backward(given, saved, ctx);
+  }
 }
 
 void TrainStep::perform(const StepOp& op) {
@@ -338,8 +339,15 @@ void TrainStep::add_totals() {
 
 void TrainStep::tell_block_seconds() {
   const RankTimes times(model_.mesh().shape());
-  if (times.count() == 0 || blocks_.passes == 0) return;
-  ops::fill(total(times.place_of(model_.mesh().rank())), blocks_.seconds / blocks_.passes, stream_);
+  if (times.count() == 0 || !blocks_) return;
+  const double seconds = blocks_->is_behind() ? last_block_seconds_ : blocks_->seconds();
+  if (seconds > 0) ops::fill(total(times.place_of(model_.mesh().rank())), seconds, stream_);
+}
+
+void TrainStep::time_blocks(std::unique_ptr<StreamClock> clock) {
+  if (stream_.is_dry()) return;
+  blocks_ = std::make_shared<BlockMeter>(std::move(clock));
+  model_.mesh().flight().set_wait_observer(blocks_);
 }
 
 /// Where gradients stay with ranks, they count as what the mean over N of them would be made of: N

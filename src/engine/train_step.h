@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/block_meter.h"
 #include "engine/executor.h"
 #include "engine/model.h"
 #include "engine/peer_copy.h"
@@ -33,7 +34,7 @@ struct StepResult {
   bool is_warming_up = true;  ///< of an optimizer's phases (StepPlan::later), the first
   /// What a pass of a micro-batch over one block took on each rank of the site, forward and
   /// backward together, by rank in the mesh; 0: it has no block, or does not time them. Empty of
-  /// one rank.
+  /// one rank. Of ranks on GPUs: in the step before, 0 in the first.
   std::vector<double> block_seconds = {};
 };
 
@@ -78,9 +79,8 @@ class TrainStep : private Stage {
   StepResult decided_result();
   /// The number of this rank's first micro-batch among those of all replicas, where shares differ.
   void set_first_microbatch(std::int64_t number) { first_microbatch_ = number; }
-  /// Times the rank's blocks for StepResult::block_seconds. `busy`: for how many seconds the rank
-  /// has not been waiting for others, from any moment on. Of use only where streams work inline.
-  void time_blocks(std::function<double()> busy) { busy_ = std::move(busy); }
+  /// Times the rank's blocks for StepResult::block_seconds, by a clock of its stream.
+  void time_blocks(std::unique_ptr<StreamClock> clock);
   /// What `asks` says in the middle of a step goes with it to all ranks (StepResult::is_asked):
   /// that one of them was sent a signal, which they need not agree on between steps then.
   void ask(std::function<bool()> asks) { asks_ = std::move(asks); }
@@ -101,6 +101,7 @@ class TrainStep : private Stage {
  private:
   Tensor compute(const StepOp& op, const Tensor& given) override;
   Tensor pass(const StepOp& op, const Tensor& given, Saved& saved, Ctx& ctx);
+  static Tensor pass(Layer& layer, Act act, const Tensor& given, Saved& saved, Ctx& ctx);
   Tensor boundary(int microbatch) override;
   std::shared_ptr<const std::string> entry(const Action& action) const override;
   const CodedMessages* messages() const override { return model_.messages(); }
@@ -161,7 +162,8 @@ class TrainStep : private Stage {
   std::function<void()> before_update_;
   Decide decide_;
   std::function<bool()> asks_;
-  std::function<double()> busy_;
+  std::shared_ptr<BlockMeter> blocks_;  // where blocks are timed
+  double last_block_seconds_ = 0.0;     // of a step that has ended
   OnUnit on_unit_;
   OnChoices on_choices_;
   Schedule schedule_;
@@ -177,10 +179,6 @@ class TrainStep : private Stage {
   bool is_decided_ = false;
   bool is_read_ = false;  // result_ says what the step amounted to
   std::vector<double> decided_totals_;
-  struct {
-    double seconds = 0.0;
-    int passes = 0;  // forward
-  } blocks_;
   std::vector<Work> given_;     // gradients that are on their way to who keeps a copy
   std::vector<Work> taken_;     // and those of the one whose copy is kept here
   std::vector<bool> is_given_;  // by bucket; frozen ones never are, and count as given

@@ -119,19 +119,31 @@ std::uint64_t bytes_of(const ParamStore& store) {
   return bytes;
 }
 
+void require_shape(const HfFolder& folder, const Stored& stored, const Shape& whole) {
+  const SafetensorsEntry& entry = folder.entry(stored.name);
+  const Shape& expected = stored.expert ? stored.stacked : whole;
+  if (entry.shape() == expected) return;
+  throw Error(ErrorCode::data,
+              fmt::format("{}: tensor {} has shape {}, but config.json makes it {}",
+                          folder.file_of(stored.name).path().string(), stored.name,
+                          entry.shape().text(), expected.text()),
+              "use the config.json that belongs to these weights");
+}
+
+/// Each layer has tensors of its own.
+void require_layers(const HfFolder& folder, const ModelSpec& spec) {
+  const auto tensors = static_cast<std::int64_t>(folder.names().size());
+  if (spec.layers <= tensors) return;
+  throw Error(ErrorCode::data,
+              fmt::format("{} has {} tensors, and config.json asks for {} layers",
+                          folder.path().string(), tensors, spec.layers),
+              "use the config.json that belongs to these weights");
+}
+
 /// Reads a rank's box of the tensor to `to` in host memory.
 void read_piece(const HfFolder& folder, const Stored& stored, const ParamPiece& piece,
                 const Tensor& to, Stream& host) {
   const std::string& name = stored.name;
-  const auto& entry = folder.entry(name);
-  const Shape& expected = stored.expert ? stored.stacked : piece.part->whole;
-  if (entry.shape() != expected) {
-    throw Error(ErrorCode::data,
-                fmt::format("{}: tensor {} has shape {}, but config.json makes it {}",
-                            folder.file_of(name).path().string(), name, entry.shape().text(),
-                            expected.text()),
-                "use the config.json that belongs to these weights");
-  }
   if (stored.expert) {
     const Shape begin{*stored.expert, stored.first_row + piece.begin[0], piece.begin[1]};
     const Shape end{*stored.expert + 1, stored.first_row + piece.end()[0], piece.end()[1]};
@@ -157,8 +169,28 @@ void require_finite(const ParamPiece& piece, const Tensor& box, const std::strin
       });
 }
 
+void check_weights(const HfFolder& folder, const ModelSpec& spec) {
+  require_layers(folder, spec);
+  const StoredNames names(folder, spec);
+  std::set<std::string> known;
+  visit_tensors(spec, [&](const Parameter& parameter, const Parameter::Part& part) {
+    if (parameter.is_adapter) return;
+    const Stored stored = names.find(part.name);
+    require_shape(folder, stored, part.whole);
+    known.insert(stored.name);
+  });
+  for (const std::string& name : folder.names()) {
+    if (known.contains(name) || is_leftover(name, spec)) continue;
+    throw Error(ErrorCode::data,
+                fmt::format("{}: tensor {} is not part of a {} model with this config.json",
+                            folder.file_of(name).path().string(), name, spec.family),
+                "use the config.json that belongs to these weights");
+  }
+}
+
 void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& store, Stream& stream,
                   const observe::Terminal& terminal) {
+  check_weights(folder, spec);
   observe::Progress progress(
       {.label = "loading weights", .total = bytes_of(store), .terminal = terminal});
   Stream host(stream.threads());
@@ -172,15 +204,6 @@ void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& sto
     progress.add(piece.data.size_bytes());
   }
   store.values_changed(stream);
-  std::set<std::string> known;
-  for (const std::string& name : tensor_names(spec)) known.insert(names.find(name).name);
-  for (const std::string& name : folder.names()) {
-    if (known.contains(name) || is_leftover(name, spec)) continue;
-    throw Error(ErrorCode::data,
-                fmt::format("{}: tensor {} is not part of a {} model with this config.json",
-                            folder.file_of(name).path().string(), name, spec.family),
-                "use the config.json that belongs to these weights");
-  }
   progress.finish();
 }
 

@@ -10,10 +10,14 @@
 
 namespace heddle {
 
-/// Fills every parameter but those of adapters from a Hugging Face folder, converting to the
-/// store's dtype. Error(data) names the tensor that is missing, has another shape, holds NaN or
-/// infinity, or does not belong to the model. Known leftovers of old exports (mask buffers, inverse
-/// frequencies, the alias of a tied head) are passed over.
+/// Error(data) names the tensor of a Hugging Face folder that is missing, has another shape or does
+/// not belong to the model; adapters are not looked for. Known leftovers of old exports (mask
+/// buffers, inverse frequencies, the alias of a tied head) are passed over. Takes no memory for
+/// what the spec says.
+void check_weights(const HfFolder& folder, const ModelSpec& spec);
+
+/// Checks a folder, and fills every parameter but those of adapters from it, converting to the
+/// store's dtype. Error(data) also names the tensor that holds NaN or infinity.
 void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& store, Stream& stream,
                   const observe::Terminal& terminal = {});
 

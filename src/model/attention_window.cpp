@@ -67,11 +67,12 @@ std::optional<std::vector<bool>> sliding_layers(const ConfigReader& config, std:
   }
   std::vector<bool> slides;
   for (const Json& type : types) {
-    if (type != "sliding_attention" && type != "full_attention") {
+    const bool is_full = type == "full_attention" || type == "attention";  // as it was called once
+    if (type != "sliding_attention" && !is_full) {
       config.refuse(fmt::format("asks for a layer of type {}, which heddle does not do",
                                 shortened(type.dump())));
     }
-    slides.push_back(type == "sliding_attention");
+    slides.push_back(!is_full);
   }
   return slides;
 }

@@ -346,17 +346,23 @@ std::int64_t usual_loss_chunk(const ModelSpec& spec, Device device) {
   return static_cast<std::int64_t>(std::bit_floor(std::max<std::uint64_t>(most, 1024)));
 }
 
-std::vector<std::string> tensor_names(const ModelSpec& spec) {
+void visit_tensors(const ModelSpec& spec,
+                   const std::function<void(const Parameter&, const Parameter::Part&)>& take) {
   Memory memory(Memory::Mode::dry);
   const Decoder decoder = build_decoder(spec, {.positions = 1}, memory);
-  std::vector<std::string> names;
   std::set<const Parameter*> seen;
   for (Layer* unit : decoder.unit_pointers()) {
     unit->visit([&](const Parameter& parameter) {
       if (!seen.insert(&parameter).second) return;
-      for (const auto& part : parameter.parts) names.push_back(part.name);
+      for (const auto& part : parameter.parts) take(parameter, part);
     });
   }
+}
+
+std::vector<std::string> tensor_names(const ModelSpec& spec) {
+  std::vector<std::string> names;
+  visit_tensors(spec,
+                [&](const Parameter&, const Parameter::Part& part) { names.push_back(part.name); });
   return names;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -45,7 +46,11 @@ struct DecoderPart {
 /// The units of a decoder, numbered from the front: embedding, blocks, final norm, head.
 inline int unit_count(const ModelSpec& spec) { return static_cast<int>(spec.layers) + 3; }
 
-/// The Hugging Face names of all tensors of the model, each once, in its order.
+/// Calls `take` for all Hugging Face tensors of the model, each once, in its order. Takes no memory
+/// for them.
+void visit_tensors(const ModelSpec& spec,
+                   const std::function<void(const Parameter&, const Parameter::Part&)>& take);
+/// Their names.
 std::vector<std::string> tensor_names(const ModelSpec& spec);
 
 /// What a unit is.

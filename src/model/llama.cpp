@@ -104,6 +104,12 @@ std::optional<std::int64_t> read_padding(const ConfigReader& config,
   return static_cast<std::int64_t>(id);
 }
 
+/// "swish" is the same function to transformers.
+void require_silu(const ConfigReader& config) {
+  constexpr const char* kKey = "hidden_act";
+  if (config.text_or(kKey, "silu") != "swish") config.require_value(kKey, "silu");
+}
+
 }  // namespace
 
 ModelSpec llama_spec(const ConfigReader& config) {
@@ -144,7 +150,7 @@ ModelSpec llama_spec(const ConfigReader& config) {
   spec.padding = read_padding(config, defaults.padding, spec.vocab);
   spec.attention_scale = 1.0 / std::sqrt(static_cast<double>(spec.head_dim));
   spec.init_stddev = config.number_or("initializer_range", 0.02);
-  if (defaults.gates_by_silu) config.require_value("hidden_act", "silu");
+  if (defaults.gates_by_silu) require_silu(config);
   spec.dropout = config.dropout_asked({"attention_dropout"});
   if (defaults.knows_windows) {
     const auto windows = attention_windows(config, family, spec.layers);

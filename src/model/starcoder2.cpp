@@ -11,8 +11,7 @@ ModelSpec starcoder2_spec(const ConfigReader& config) {
   spec.norm_eps = config.number_or("norm_epsilon", 1e-5);
   spec.mlp = ModelSpec::Mlp::gelu;
   spec.gelu = read_gelu(config, "hidden_act", "gelu_pytorch_tanh");
-  config.require_value("attention_bias", nullptr);
-  config.require_value("mlp_bias", nullptr);
+  // attention_bias and mlp_bias say nothing to transformers in models of this family.
   spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = config.flag_or("use_bias", true);
   spec.init_stddev = config.number_or("initializer_range", 0.018042);
   spec.dropout =

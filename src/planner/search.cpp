@@ -80,12 +80,15 @@ class Search {
         job_(job),
         options_(options),
         limit_(machine.device.memory_bytes * (1.0 - options.margin)) {
+    experts_ = expert_ranks(machine, job, options.gpus);
     for (const int tp : divisors(options.gpus, job.spec.heads)) {
-      if (refuse_tp(job.spec, {.tp = tp}).empty()) tps_.push_back(tp);
+      const auto allows = [&](const ExpertRanks& ranks) {
+        return refuse_tp(job.spec, {.tp = tp, .ep = ranks.ep, .etp = ranks.etp}).empty();
+      };
+      if (std::ranges::any_of(experts_, allows)) tps_.push_back(tp);
     }
     cps_ = divisors(options.gpus, divides ? most_context(job) : 1);
     pps_ = divisors(options.gpus, job.spec.layers);
-    experts_ = expert_ranks(machine, job, options.gpus);
     for (const int pp : pps_) shapes_.push_back(shapes_of(pp));
     add_parts();
   }
@@ -182,7 +185,8 @@ class Search {
       for (const auto& [ep, etp] : experts_) {
         common.ep = ep;
         common.etp = etp;
-        if (has_mesh(common)) evaluate_experts(part, common, context, partial);
+        if (!refuse_tp(job_.spec, common).empty() || !has_mesh(common)) continue;
+        evaluate_experts(part, common, context, partial);
       }
     }
   }

@@ -67,4 +67,10 @@ void wait(void* queue, void* event);
 bool is_reached(void* event);
 void wait_on_host(void* event);
 
+/// A point of a queue's work whose time is known, noted any number of times: the last one counts.
+std::shared_ptr<void> make_time_point();
+void note_time(void* point, void* queue);
+/// Both have been reached, on the same device.
+double seconds_between(void* from, void* to);
+
 }  // namespace heddle::device_runtime

@@ -31,7 +31,7 @@ std::string generation_config(const SpecialTokens& tokens) {
 std::vector<TextFile> files_beside(const RunTokenizer& tokenizer) {
   static constexpr std::array kOfAModel = {"config.json", kGenerationConfig};
   static constexpr std::array kForms = {"tokenizer.json", "tokenizer.model", "vocab.json",
-                                        "merges.txt", "added_tokens.json"};
+                                        "merges.txt",     "vocab.txt",       "added_tokens.json"};
   if (tokenizer.path.empty()) return {};
   const std::filesystem::path folder = tokenizer.path.parent_path();
   std::vector<TextFile> files = read_companions(folder.empty() ? "." : folder);
@@ -44,13 +44,16 @@ std::vector<TextFile> files_beside(const RunTokenizer& tokenizer) {
 
 /// tokenizer_config.json as it came, but with the token that ends documents. Of a tokenizer that
 /// came in another form than tokenizer.json, which is what is written, the class would look for
-/// that form.
+/// that form; BERT's takes both.
 std::string true_tokenizer_config(const TextFile& file, const RunTokenizer& of_run,
                                   std::optional<std::int32_t> end) {
   Json json = parse_json(file.content, file.name);
   const Json before = json;
   if (end) json["eos_token"] = std::string(of_run.tokenizer->token_bytes(*end));
-  if (of_run.path.filename() == "vocab.json" || of_run.path.extension() == ".model") {
+  const std::filesystem::path name = of_run.path.filename();
+  const bool takes_both = name == "vocab.txt" && json.contains("tokenizer_class");
+  if ((name == "vocab.json" || name == "vocab.txt" || name.extension() == ".model") &&
+      !takes_both) {
     json["tokenizer_class"] = kAnyTokenizer;
   }
   return json == before ? file.content : json.dump(2) + "\n";

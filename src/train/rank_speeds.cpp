@@ -107,7 +107,10 @@ bool RankSpeeds::is_steadily_slow(std::size_t rank) const {
 observe::PacesChanged RankSpeeds::add(std::int64_t step, std::span<const double> block_seconds,
                                       double step_seconds) {
   observe::PacesChanged changed{.step = step};
-  if (block_seconds.size() != work_.group.size()) return changed;
+  const auto is_told = [](double seconds) { return seconds > 0; };
+  if (block_seconds.size() != work_.group.size() || std::ranges::none_of(block_seconds, is_told)) {
+    return changed;
+  }
   window_.emplace_back(block_seconds.begin(), block_seconds.end());
   if (window_.size() > kWindow) window_.pop_front();
   for (Said& said : said_) ++said.since;

@@ -42,7 +42,7 @@ class RankSpeeds {
   explicit RankSpeeds(RankWork work);
 
   const RankWork& work() const { return work_; }
-  /// A step that took so long. `block_seconds`: StepResult's; nothing where that is empty.
+  /// A step that took so long. `block_seconds`: StepResult's; nothing where that tells nothing.
   observe::PacesChanged add(std::int64_t step, std::span<const double> block_seconds,
                             double step_seconds);
   /// Whether the last steps tell something.

@@ -98,19 +98,17 @@ void Recording::watch(TrainStep& step) {
     recorder_.add(action, begin, end);
     if (trace_) trace_->add(action, begin, end);
   });
-  if (!is_timed() || setup_.placed.size() == 1) return;
-  const auto& told = setup_.options.busy_seconds;
-  step.time_blocks(told ? told : [waited = waited_, watch = Stopwatch()] {
-    return watch.seconds() - waited->seconds();
-  });
+  if (setup_.placed.size() == 1) return;
+  const auto& given = setup_.options.block_clock;
+  step.time_blocks(given ? make_host_clock(given) : make_stream_clock(session_.stream));
 }
 
 Recording::~Recording() { setup_.keepers().all().flight().set_observer({}); }
 
 void Recording::watch_calls() {
+  if (!exchanges_ && !trace_) return;
   setup_.keepers().all().flight().set_observer(
-      [waited = waited_, exchanges = exchanges_, trace = trace_](const CommCall& call) {
-        waited->add(call);
+      [exchanges = exchanges_, trace = trace_](const CommCall& call) {
         if (exchanges) exchanges->add(call);
         if (trace) trace->add_call(call);
       });

@@ -18,7 +18,6 @@
 #include "train/session.h"
 #include "train/step_timeline.h"
 #include "train/step_trace.h"
-#include "train/wait_meter.h"
 
 namespace heddle {
 
@@ -115,7 +114,6 @@ class Recording {
   StepRecorder recorder_;
   AttentionRecord attention_record_;
   RankSpeeds speeds_;
-  const std::shared_ptr<WaitMeter> waited_ = std::make_shared<WaitMeter>();
   std::shared_ptr<ExchangeMeter> exchanges_;  // where ranks divide experts and are timed
   std::vector<observe::ExpertExchangeRow> expert_exchanges_;
   std::optional<observe::AttentionFigures> attention_;

@@ -16,6 +16,7 @@
 #include "train/resume_check.h"
 #include "train/run_folder.h"
 #include "train/stage_recovery.h"
+#include "train/trainer_check.h"
 
 namespace heddle {
 
@@ -97,6 +98,7 @@ void Run::prepare_folder() {
     if (latest_) {
       check_resumable(latest_->path(), latest_->manifest(), setup_->identity, config_,
                       setup_->options.accept_changes);
+      check_trainer(latest_->manifest(), setup_->spec, latest_->path());
       if (!setup_->options.accept_changes) require_known_sites();
     }
     write_resolved_run_file(setup_->folder, config_);

@@ -31,9 +31,9 @@ struct TrainOptions {
   /// Of the run file's sites those that are left, where some are lost; empty: all.
   std::vector<int> sites_left = {};
   std::string loss = {};  ///< what was lost since, for the user; empty where nothing was
-  /// For how many seconds this rank has not waited for others so far; empty: by the clock. For
+  /// The clock that passes over blocks are timed by, in seconds; empty: that of the device. For
   /// tests of slow ranks.
-  std::function<double()> busy_seconds = {};
+  std::function<double()> block_clock = {};
 };
 
 struct TrainOutcome {

@@ -26,7 +26,8 @@ CheckpointContent small_content(Memory& memory, std::int64_t step) {
       whole_entry(kWeightsKind, "w", counting(memory, {3, 4}, static_cast<float>(step))),
       whole_entry("exp_avg", "w", counting(memory, {3, 4}, 1)),
       whole_entry("exp_avg_sq", "w", counting(memory, {3, 4}, 2))};
-  content.companions = {{"config.json", R"({"model_type":"llama"})"}};
+  content.companions = {{"config.json", R"({"model_type":"llama"})"},
+                        {"additional_chat_templates/tool_use.jinja", "{{ tools }}"}};
   Json trainer = Json::object();
   trainer["cursor"] = 77;
   trainer["lr"] = 0.1;
@@ -77,7 +78,10 @@ TEST(Checkpoint, OpensAsAHuggingFaceFolder) {
   EXPECT_EQ(std::vector<std::string>(hf.names().begin(), hf.names().end()),
             std::vector<std::string>{"w"});
   EXPECT_EQ(hf.entry("w").dtype_name, "F32");
-  EXPECT_EQ(read_companions(path).size(), 1U);
+  const auto companions = read_companions(path);
+  ASSERT_EQ(companions.size(), 2U);
+  EXPECT_EQ(companions[1].name, "additional_chat_templates/tool_use.jinja");
+  EXPECT_EQ(companions[1].content, "{{ tools }}");
   EXPECT_TRUE(fs::exists(path / "optimizer" / "exp_avg.safetensors"));
   EXPECT_TRUE(fs::exists(path / "optimizer" / "exp_avg_sq.safetensors"));
 }
@@ -260,7 +264,7 @@ TEST(Checkpoint, AChangedByteAnywhereIsFoundAndTheOlderOneUsed) {
     write_file(item.path(), good);
   }
   set_log_level(LogLevel::info);
-  EXPECT_EQ(files, 6);
+  EXPECT_EQ(files, 7);
   EXPECT_EQ(open_latest(folder.path())->manifest().step, 2);
 }
 

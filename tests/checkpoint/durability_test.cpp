@@ -24,7 +24,7 @@ CheckpointContent content_of(Memory& memory, std::int64_t step, float mark) {
                      whole_entry(kWeightsKind, "b", counting(memory, {5}, mark)),
                      whole_entry("exp_avg", "a", counting(memory, {4, 3}, mark)),
                      whole_entry("exp_avg_sq", "a", counting(memory, {4, 3}, mark))};
-  content.companions = {{"config.json", "{}\n"}};
+  content.companions = {{"config.json", "{}\n"}, {"additional_chat_templates/tool_use.jinja", "5"}};
   content.max_shard_bytes = 50;
   Json trainer = Json::object();
   trainer["mark"] = mark;
@@ -36,6 +36,7 @@ CheckpointContent content_of(Memory& memory, std::int64_t step, float mark) {
 float newest_mark(const std::filesystem::path& root) {
   const auto reader = open_latest(root);
   if (!reader) return 0;
+  EXPECT_EQ(read_companions(reader->path()).size(), 2u);
   const float mark = (*reader->manifest().trainer)["mark"].get<float>();
   Memory memory;
   for (const auto* tensors : {&reader->weights(), &reader->optimizer()}) {

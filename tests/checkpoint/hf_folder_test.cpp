@@ -86,7 +86,7 @@ TEST(HfFolderWriter, SplitsIntoShardsThatReadBack) {
       writer.append(spec.name, counting(memory, spec.shape(), static_cast<float>(spec.name[1])));
     }
   }
-  writer.write_companion({"config.json", "{}"});
+  writer.write_companions({{"config.json", "{}"}});
   EXPECT_EQ(writer.finish().size(), 6U);  // 2 + 2 + 1 tensors, the large one; config; index
 
   const Json index = read_json_file(folder / kIndex);
@@ -114,9 +114,15 @@ TEST(HfFolder, ReadsTheCompanionsThatAreThere) {
   write_file(folder / "config.json", "{\"a\":1}");
   write_file(folder / "tokenizer.json", "{}");
   write_file(folder / "README.md", "no");
+  for (const char* name : {"tool_use.jinja", "rag.jinja", "notes.txt"}) {
+    std::filesystem::create_directories(folder / "additional_chat_templates");
+    write_file(folder / "additional_chat_templates" / name, name);
+  }
   const auto companions = read_companions(folder.path());
-  ASSERT_EQ(companions.size(), 2U);
+  ASSERT_EQ(companions.size(), 4U);
   EXPECT_EQ(companions[0].content, "{\"a\":1}");
+  EXPECT_EQ(companions[2].name, "additional_chat_templates/rag.jinja");
+  EXPECT_EQ(companions[3].content, "tool_use.jinja");
 }
 
 TEST(HfFolder, OpensEveryFixture) {

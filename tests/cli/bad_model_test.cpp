@@ -182,6 +182,23 @@ TEST_F(BadModel, WithMillionsOfLayersIsRefusedAtOnce) {
   expect_eval_refused(5, {"config.json", "10000000 layers"});
 }
 
+/// Compared with the file before anything is taken for it: these would be 100 terabytes, and this
+/// many layers take a while to make.
+TEST_F(BadModel, WithSizesThatNoMemoryHoldsIsRefusedByTheFile) {
+  const std::vector<std::pair<Json, std::string>> lies = {
+      {{{"hidden_size", 1 << 20}, {"intermediate_size", 1 << 22}}, "but config.json makes it"},
+      {{{"vocab_size", 1 << 24}}, "has shape [101, 32], but config.json makes it [16777216, 32]"},
+      {{{"num_hidden_layers", 65'000}}, "config.json asks for 65000 layers"}};
+  for (const auto& [lie, said] : lies) {
+    Json changed = parse_json(config(), "config.json");
+    changed.update(lie);
+    use_config(changed.dump());
+    expect_eval_refused(5, {files_.at("model"), said});
+    expect_refusal({"generate", files_.at("model"), "--prompt", "a"}, 5, {said});
+    std::filesystem::remove_all(files_.at("model"));
+  }
+}
+
 TEST_F(BadModel, WithoutATokenizerCannotSpeak) {
   edit([](auto&) {});
   expect_refusal({"generate", files_.at("model"), "--prompt", "a"}, 5, {"tokenizer.json"});

@@ -376,6 +376,41 @@ TEST(Config, WindowsAreThoseOfTransformers) {
   EXPECT_EQ(window("gemma3_text", {{"sliding_window", 512}}), 512);
 }
 
+TEST(Config, LayersOfTheOlderNameAttendToAll) {
+  for (const char* family : {"qwen2", "qwen3", "gemma2", "gemma3_text", "smollm3"}) {
+    const auto windows = [&](const char* first) {
+      Json config = small_config(family);
+      config.update({{"use_sliding_window", true},
+                     {"sliding_window", 32},
+                     {"layer_types", {first, "sliding_attention"}}});
+      std::vector<std::optional<std::int64_t>> found;
+      const ModelSpec spec = spec_of(config);
+      for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
+        found.push_back(spec.block(layer).window);
+      }
+      return found;
+    };
+    EXPECT_EQ(windows("attention"), (std::vector<std::optional<std::int64_t>>{{}, 32})) << family;
+    EXPECT_EQ(windows("attention"), windows("full_attention")) << family;
+  }
+}
+
+/// As ACT2FN of transformers 5.23 has them.
+TEST(Config, ActivationsHaveTheNamesOfTransformers) {
+  for (const char* family : {"llama", "mistral", "mixtral", "qwen3_moe", "glm4", "phi3"}) {
+    const ModelSpec spec = spec_of(with(small_config(family), {{"hidden_act", "swish"}}));
+    EXPECT_EQ(spec.mlp, spec_of(small_config(family)).mlp) << family;
+  }
+  const auto gelu = [](const char* name) {
+    return spec_of(with(small_config("gpt2"), {{"activation_function", name}})).gelu;
+  };
+  for (const char* name : {"gelu", "gelu_python"}) EXPECT_EQ(gelu(name), ops::Gelu::exact) << name;
+  for (const char* name :
+       {"gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate"}) {
+    EXPECT_EQ(gelu(name), ops::Gelu::tanh) << name;
+  }
+}
+
 TEST(Config, MissingSizesAreThoseOfTransformers) {
   const auto bare = [](const char* family, int heads) {
     return spec_of(with(small_config(family), {{"num_key_value_heads", nullptr},

@@ -100,6 +100,10 @@ TEST(Starcoder2, HasBiasesAndNormsWithMeans) {
   EXPECT_EQ(spec.init_stddev, 0.018042);
   const ModelSpec without = spec_of(with(small_config("starcoder2"), {{"use_bias", false}}));
   EXPECT_FALSE(without.qkv_bias || without.attention_out_bias || without.mlp_bias);
+  for (const char* of_others : {"mlp_bias", "attention_bias"}) {
+    const ModelSpec same = spec_of(with(small_config("starcoder2"), {{of_others, false}}));
+    EXPECT_TRUE(same.qkv_bias && same.attention_out_bias && same.mlp_bias) << of_others;
+  }
 }
 
 TEST(Gemma, ScalesEmbeddingsAndAddsOneToNorms) {

@@ -80,8 +80,20 @@ TEST(ExchangeRequest, LeavesDegreesUntilTheyAreNamed) {
   const ExchangeRequest named = open.with_degrees(4, 8);
   EXPECT_FALSE(named.leaves_degrees());
   EXPECT_EQ(named.text(), "r=1 degree=4/8 2dh=2 networks=1");
-  EXPECT_FALSE(ExchangeRequest("degree=planned degree=2").leaves_degrees());
-  EXPECT_EQ(ExchangeRequest("degree=2 degree=planned").text(), "degree=planned");
+}
+
+TEST(ExchangeRequest, RefusesAWordThatIsGivenTwice) {
+  for (const auto& [text, key] : {std::pair("degree=planned degree=2", "degree"),
+                                  {"degree=2 degree=planned", "degree"},
+                                  {"r=1 degree=2 r=1", "r"},
+                                  {"2dh=2 2dh=4", "2dh"},
+                                  {"networks=1 networks=2", "networks"},
+                                  {"windows=planned windows=planned", "windows"},
+                                  {"rows=again rows=again", "rows"},
+                                  {"adaptive adaptive", "adaptive"}}) {
+    EXPECT_EQ(ExchangeRequest::problem_in(text),
+              std::string(key) + " is given twice; leave out one of them");
+  }
 }
 
 TEST(ExchangeRequest, KeepsItsWindowsWhenDegreesAreNamed) {

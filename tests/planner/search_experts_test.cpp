@@ -78,6 +78,21 @@ TEST(SearchOfExperts, OffersNothingThatARunWouldRefuse) {
   EXPECT_EQ(describe(three.best[0].candidate), describe(result.best[0].candidate));
 }
 
+/// Ranks of tp that share the tokens need not divide the width of experts.
+TEST(SearchOfExperts, OffersTpThatOnlyDividedExpertsMakePossible) {
+  const Job job =
+      job_of({.experts = 8, .width = 3076, .hidden = 1024, .layers = 4, .heads = 8}, 64);
+  const SearchResult result = search(h200(), job, {.gpus = 16});
+  std::set<int> tps;
+  for (const Found& one : result.by_mesh) {
+    const auto problems = problems_of(job.spec, one.candidate, 16);
+    EXPECT_TRUE(problems.empty()) << describe(one.candidate) << ": " << problems[0].message;
+    tps.insert(one.candidate.tp);
+    EXPECT_TRUE(one.candidate.tp < 8 || one.candidate.divides_experts());
+  }
+  EXPECT_EQ(tps, (std::set<int>{1, 2, 4, 8}));
+}
+
 TEST(SearchOfExperts, KeepsThemInAServerWhereTheLinkBetweenIsSlow) {
   const Job job = job_of({}, 256);
   const Machine slow = with_link(0.05);

@@ -76,19 +76,23 @@ def write_json(path: Path, content: dict) -> None:
     path.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
 
 
-def write_kind(folder: Path, tokenizer: Tokenizer) -> None:
+def write_cases(folder: Path, tokenizer: Tokenizer, recipe: str = "../texts.json") -> None:
     nasty = texts.nasty_cases()[::16]
     cases = [dict(text=text, ids=ids, decoded=decode(tokenizer, ids)) for text in nasty for ids in [encode(tokenizer, text)]]
     generated = [texts.generated_text(index) for index in range(texts.COUNT)]
     functions = partial(encode, tokenizer), partial(decode, tokenizer)
     content = dict(cases=cases,
                    template_cases=[dict(text=text, ids=tokenizer.encode(text).ids) for text in TEMPLATE_TEXTS],
-                   generated=dict(texts="../texts.json", group=TEXT_GROUP, **hashes(*functions, groups(generated, TEXT_GROUP))),
+                   generated=dict(texts=recipe, group=TEXT_GROUP, **hashes(*functions, groups(generated, TEXT_GROUP))),
                    code_points=dict(group=CODE_POINT_GROUP,
                                     **hashes(*functions, groups(code_point_texts(), CODE_POINT_GROUP))))
     write_json(folder / "cases.json", content)
-    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=False), encoding="utf-8")
     print(f"{folder.name}: {tokenizer.get_vocab_size()} tokens, {len(cases)} cases", flush=True)
+
+
+def write_kind(folder: Path, tokenizer: Tokenizer) -> None:
+    write_cases(folder, tokenizer)
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=False), encoding="utf-8")
 
 
 SENTENCEPIECE = {

@@ -10,6 +10,7 @@
 #include "tokenizer/files/tokenizer_files.h"
 #include "tokenizer/generated_texts.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/verify.h"
 
 namespace heddle {
 namespace {
@@ -180,6 +181,55 @@ TEST_F(TokenizerFiles, DamagedModelsAreRefused) {
   expect_refused("is damaged");
   write("tokenizer.model", std::string("\x0A\x02\x0A", 3) + std::string(1, '\0'));
   expect_refused("a piece is empty");
+}
+
+/// What BertTokenizer of transformers makes of the same folders.
+TEST(WordPieceFiles, AreThoseOfTransformers) {
+  for (const char* kind : {"bare", "cased", "older"}) {
+    const fs::path folder = references() / "wordpiece" / kind;
+    const auto report = verify_tokenizer(Tokenizer::load(folder), folder / "cases.json");
+    EXPECT_GT(report.cases, 100) << kind;
+    EXPECT_TRUE(report.ok()) << kind << ": " << report.passed << " and " << report.decode_passed
+                             << " of " << report.cases
+                             << (report.failures.empty() ? "" : report.failures[0].text);
+  }
+}
+
+TEST_F(TokenizerFiles, AVocabTxtNamesItsTokensAsBertDoes) {
+  write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n");
+  const auto roles = [this] { return read_tokenizer(folder_).roles; };
+  EXPECT_EQ(roles().at("cls_token"), "[CLS]");
+  EXPECT_EQ(roles().at("pad_token"), "[PAD]");
+  EXPECT_FALSE(roles().contains("eos_token"));
+  write("tokenizer_config.json", R"({"eos_token": "[SEP]", "pad_token": null, "unk_token": "b"})");
+  EXPECT_EQ(roles().at("eos_token"), "[SEP]");
+  EXPECT_EQ(roles().at("unk_token"), "b");
+  EXPECT_FALSE(roles().contains("pad_token"));
+  EXPECT_EQ(Tokenizer::load(folder_).encode("a c"), (std::vector<std::int32_t>{5, 6}));
+}
+
+TEST_F(TokenizerFiles, WordPiecesOfOtherClassesAndDamagedOnesAreRefused) {
+  write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n");
+  write("tokenizer_config.json", R"({"tokenizer_class": "MPNetTokenizer"})");
+  expect_refused("how a MPNetTokenizer cuts text is not known");
+  write("tokenizer_config.json", R"({"do_lower_case": "yes"})");
+  expect_refused("do_lower_case beside it is neither true nor false");
+  write("tokenizer_config.json", R"({"cls_token": null})");
+  expect_refused("has no cls_token");
+  write("tokenizer_config.json", R"({"added_tokens_decoder": [1]})");
+  expect_refused("added_tokens_decoder beside it is no object");
+  fs::remove(folder_ / "tokenizer_config.json");
+  write("added_tokens.json", R"({"x": "y"})");
+  expect_refused("\"x\" has no id in added_tokens.json");
+  fs::remove(folder_ / "added_tokens.json");
+  write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\na\n");
+  expect_refused("a token on two lines");
+  write("vocab.txt", "[PAD]\n[CLS]\n[SEP]\n[MASK]\na\n");
+  expect_refused("\"[UNK]\" is not in the vocabulary");
+  write("vocab.txt", "[UNK]\n\xFF\n");
+  expect_refused("byte 6 is not UTF-8");
+  write("vocab.txt", "");
+  expect_refused("vocab is empty");
 }
 
 TEST_F(TokenizerFiles, FoldersSayWhatTheyLack) {

@@ -201,6 +201,7 @@ class OtherModelsTokenizer : public ModelCompanions {
           R"({"tokenizer_class":"LlamaTokenizer","eos_token":{"content":"<|begin_of_text|>"}})");
     write("special_tokens_map.json", R"({"pad_token":"<|end_of_text|>"})");
     write("chat_template.jinja", "{{ messages }}");
+    write("additional_chat_templates/tool_use.jinja", "{{ tools }}");
   }
   std::map<std::string, Json> files() {
     return files_of(config_, configured_tokenizer(config_), DType::f32);
@@ -215,6 +216,7 @@ TEST_F(OtherModelsTokenizer, BringsWhatIsSaidOfItThere) {
   EXPECT_FALSE(found.at("generation_config.json").contains("temperature")) << "the model's";
   EXPECT_EQ(found.at("tokenizer_config.json")["tokenizer_class"], "LlamaTokenizer");
   EXPECT_EQ(found.at("chat_template.jinja"), "{{ messages }}");
+  EXPECT_EQ(found.at("additional_chat_templates/tool_use.jinja"), "{{ tools }}");
   EXPECT_TRUE(found.contains("special_tokens_map.json"));
 }
 
@@ -229,6 +231,24 @@ TEST_F(OtherModelsTokenizer, OfAnotherFormIsWrittenAsATokenizerJson) {
   EXPECT_EQ(found.at("tokenizer.json")["model"]["vocab"]["ab"], 2);
   EXPECT_FALSE(found.contains("vocab.json") || found.contains("merges.txt"));
   EXPECT_EQ(found.at("config.json")["eos_token_id"], 3);
+}
+
+/// BertTokenizer of transformers 5.23 gives the same ids of both forms.
+TEST_F(OtherModelsTokenizer, OfAVocabTxtKeepsItsClass) {
+  std::filesystem::remove(folder_.path() / "tokenizer.json");
+  write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\n");
+  write("tokenizer_config.json",
+        R"({"tokenizer_class":"BertTokenizer","do_lower_case":false,"eos_token":"[SEP]"})");
+  const auto found = files();
+  EXPECT_EQ(found.at("tokenizer_config.json"), (Json{{"tokenizer_class", "BertTokenizer"},
+                                                     {"do_lower_case", false},
+                                                     {"eos_token", "[SEP]"}}));
+  EXPECT_EQ(found.at("tokenizer.json")["model"]["vocab"]["##b"], 6);
+  EXPECT_FALSE(found.contains("vocab.txt"));
+  EXPECT_EQ(found.at("config.json")["eos_token_id"], 3);
+  EXPECT_EQ(found.at("config.json")["pad_token_id"], 7) << "that of special_tokens_map.json";
+  write("tokenizer_config.json", R"({"do_lower_case":false})");
+  EXPECT_EQ(files().at("tokenizer_config.json")["tokenizer_class"], "PreTrainedTokenizerFast");
 }
 
 TEST_F(OtherModelsTokenizer, ThatCannotBeReadIsCarriedAsItIs) {

@@ -98,7 +98,7 @@ class RecutRun {
   static TrainOptions options(double seconds) {
     TrainOptions options;
     options.terminal.is_silent = true;
-    options.busy_seconds = [seconds, looks = 0]() mutable { return seconds * ++looks; };
+    options.block_clock = [seconds, looks = 0]() mutable { return seconds * ++looks; };
     return options;
   }
 

@@ -9,6 +9,7 @@
 #include "comm/staged/staged_backend.h"
 #include "comm/threads/thread_world.h"
 #include "engine/memory_plan.h"
+#include "engine/shared_blocks.h"
 #include "engine/train_step.h"
 #include "model/config_testing.h"
 #include "model/registry.h"
@@ -240,6 +241,29 @@ TEST_F(Gpu, MlpsInChunksTakeTheSameSteps) {
     const double limit = dtype == DType::f32 ? 1e-4 : 3e-2;
     for (int i = 0; i < 4; ++i) EXPECT_NEAR(in_chunks.step(i), whole.step(i), limit);
   }
+}
+
+/// Blocks are timed on the device, told one step later, and without what a rank waits for another.
+TEST_F(Gpu, ARankThatComesLateToExchangesIsSlowAndTheOneThatWaitsIsNot) {
+  std::vector<std::vector<double>> told;
+  run_ranks(2, [&](World& host) {
+    World world(std::make_unique<Communicator>(through_host(host.all().backend(), kGpu),
+                                               host.all().shared_flight(), "world"));
+    SharedBlocks blocks(world, kGpu);
+    blocks.step().time_blocks(make_stream_clock(blocks.stream()));
+    for (int step = 0; step < 5; ++step) {
+      if (step == 3 && world.rank() == 1) blocks.be_late(std::chrono::milliseconds(50));
+      const std::vector<double> seconds = blocks.block_seconds();
+      if (world.rank() == 0) told.push_back(seconds);
+    }
+  });
+  EXPECT_EQ(told[0], (std::vector{0.0, 0.0}));
+  const std::vector<double> usual = told[3], late = told[4];
+  EXPECT_GT(usual[0], 0.0);
+  EXPECT_GT(usual[1], 0.0);
+  EXPECT_LT(usual[1], 0.05);
+  EXPECT_GE(late[1], 0.1);  // at least two exchanges
+  EXPECT_LT(late[0], 0.5 * late[1]);
 }
 
 TEST_F(Gpu, MemoryIsWhatWasPlanned) {

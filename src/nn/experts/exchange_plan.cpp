@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <vector>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -80,8 +81,15 @@ std::string ExchangeRequest::problem_in(const std::string& text) {
 
 std::string ExchangeRequest::read(const std::string& text) {
   std::string problem;
+  std::vector<std::string> keys;
   for (const std::string& word : split(text, ' ')) {
-    if (!word.empty()) read_word(word, problem);
+    if (word.empty()) continue;
+    const std::string key = word.substr(0, word.find('='));
+    if (std::ranges::find(keys, key) != keys.end()) {
+      refuse(problem, "{} is given twice; leave out one of them", key);
+    }
+    keys.push_back(key);
+    read_word(word, problem);
   }
   if (plans_windows() && (learns() || takes_turns())) {
     refuse(problem, "windows=planned is for degrees that stay; name them, or use degree=planned");
@@ -123,10 +131,7 @@ void ExchangeRequest::read_r(std::string_view value, std::string& problem) {
 }
 
 void ExchangeRequest::read_degree(std::string_view value, std::string& problem) {
-  if (value == kPlannedValue) {
-    more_forward_ = more_backward_ = 0;
-    return take_mode(kPlanned, problem);
-  }
+  if (value == kPlannedValue) return take_mode(kPlanned, problem);
   const std::size_t slash = value.find('/');
   const auto forward = number_in(value.substr(0, slash)),
              backward = slash == value.npos ? forward : number_in(value.substr(slash + 1));
@@ -138,7 +143,6 @@ void ExchangeRequest::read_degree(std::string_view value, std::string& problem) 
                     value, kMostPieces);
     }
   }
-  if (leaves_degrees()) mode_ = kNamed;
   more_forward_ = static_cast<std::uint32_t>(*forward - 1) & 31U;
   more_backward_ = static_cast<std::uint32_t>(*backward - 1) & 31U;
 }

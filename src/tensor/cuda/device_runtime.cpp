@@ -50,6 +50,12 @@ class LaunchPause {
 cudaStream_t stream_of(void* queue) { return static_cast<cudaStream_t>(queue); }
 cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 
+std::shared_ptr<void> make_event(unsigned flags) {
+  cudaEvent_t event = nullptr;
+  HEDDLE_CUDA(cudaEventCreateWithFlags(&event, flags));
+  return {event, [](void* handle) { cudaEventDestroy(event_of(handle)); }};
+}
+
 /// A function of the driver that the run-time library has no other way to.
 PFN_cuStreamWriteValue32_v11070 stream_write_value() {
   static const auto function = [] {
@@ -169,11 +175,9 @@ void write_number(std::uint32_t* place, std::uint32_t number, void* queue) {
 }
 
 std::shared_ptr<void> record(void* queue) {
-  cudaEvent_t event = nullptr;
-  HEDDLE_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  std::shared_ptr<void> held(event, [](void* handle) { cudaEventDestroy(event_of(handle)); });
-  HEDDLE_CUDA(cudaEventRecord(event, stream_of(queue)));
-  return held;
+  std::shared_ptr<void> event = make_event(cudaEventDisableTiming);
+  HEDDLE_CUDA(cudaEventRecord(event_of(event.get()), stream_of(queue)));
+  return event;
 }
 
 void wait(void* queue, void* event) {
@@ -190,6 +194,18 @@ bool is_reached(void* event) {
 void wait_on_host(void* event) {
   const LaunchPause pause;
   HEDDLE_CUDA(cudaEventSynchronize(event_of(event)));
+}
+
+std::shared_ptr<void> make_time_point() { return make_event(cudaEventDefault); }
+
+void note_time(void* point, void* queue) {
+  HEDDLE_CUDA(cudaEventRecord(event_of(point), stream_of(queue)));
+}
+
+double seconds_between(void* from, void* to) {
+  float milliseconds = 0;
+  HEDDLE_CUDA(cudaEventElapsedTime(&milliseconds, event_of(from), event_of(to)));
+  return 1e-3 * static_cast<double>(milliseconds);
 }
 
 }  // namespace device_runtime

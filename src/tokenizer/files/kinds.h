@@ -15,6 +15,15 @@ namespace heddle {
 /// Each gives the text of a tokenizer.json; `path` is the file, whose neighbours may say more.
 std::string from_sentencepiece(std::string_view bytes, const std::filesystem::path& path);
 std::string from_vocab_and_merges(const std::filesystem::path& vocab);
+/// A vocab.txt, as BertTokenizer of transformers reads it.
+std::string from_word_pieces(const std::filesystem::path& vocab);
+/// Tokens that it has where nothing else is said, by role.
+inline constexpr std::array<std::pair<const char*, const char*>, 5> kBertTokens = {
+    {{"unk_token", "[UNK]"},
+     {"sep_token", "[SEP]"},
+     {"pad_token", "[PAD]"},
+     {"cls_token", "[CLS]"},
+     {"mask_token", "[MASK]"}}};
 
 /// The object in the file `name` beside another, tokenizer_config.json say; empty where there is
 /// none.

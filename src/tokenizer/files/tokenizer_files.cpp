@@ -13,7 +13,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// In the order in which a folder is searched.
-constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "vocab.json"};
+constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "vocab.json",
+                                        "vocab.txt"};
 
 /// Adds the tokens that a file names, but for those that are named already.
 void add_named(const Json& file, TokenRoles& tokens) {
@@ -61,8 +62,9 @@ fs::path tokenizer_file(const fs::path& path) {
   if (!fs::is_directory(path)) return path;
   fs::path file = file_in(path);
   if (!file.empty()) return file;
-  throw Error(ErrorCode::data, fmt::format("{} has no tokenizer", path.string()),
-              "a tokenizer.json, a tokenizer.model, or a vocab.json with its merges.txt");
+  throw Error(
+      ErrorCode::data, fmt::format("{} has no tokenizer", path.string()),
+      "a tokenizer.json, a tokenizer.model, a vocab.json with its merges.txt, or a vocab.txt");
 }
 
 TokenizerText read_tokenizer(const fs::path& path) {
@@ -70,6 +72,13 @@ TokenizerText read_tokenizer(const fs::path& path) {
   TokenRoles roles = roles_beside(file);
   if (file.filename() == "vocab.json") {
     return {file, from_vocab_and_merges(file), std::move(roles)};
+  }
+  if (file.filename() == "vocab.txt") {
+    const Json config = json_beside(file, "tokenizer_config.json");
+    for (const auto& [role, usual] : kBertTokens) {
+      if (!config.contains(role)) roles.emplace(role, usual);
+    }
+    return {file, from_word_pieces(file), std::move(roles)};
   }
   std::string content = read_text_file(file);
   // JSON starts with a brace; a SentencePiece model with the tag of its first piece.

@@ -14,8 +14,9 @@ struct TokenizerText {
   TokenRoles roles = {};  ///< of tokenizer_config.json beside it, or of special_tokens_map.json
 };
 
-/// Reads a tokenizer.json, a SentencePiece model (tokenizer.model), or a vocab.json beside its
-/// merges.txt; of a folder, the first of these that it has. Throws Error(data) that names the file.
+/// Reads a tokenizer.json, a SentencePiece model (tokenizer.model), a vocab.json beside its
+/// merges.txt, or a vocab.txt (WordPiece, of BERT's folders); of a folder, the first of these that
+/// it has. Throws Error(data) that names the file.
 TokenizerText read_tokenizer(const std::filesystem::path& path);
 
 /// The file that read_tokenizer reads first: `path` itself, or that of the folder `path`.
