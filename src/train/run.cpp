@@ -97,7 +97,7 @@ void Run::prepare_folder() {
     if (latest_) {
       check_resumable(latest_->path(), latest_->manifest(), setup_->identity, config_,
                       setup_->options.accept_changes);
-      if (!setup_->options.accept_changes) require_known_sites();
+      if (!setup_->options.accept_changes && !epochs_) require_known_sites();
     }
     write_resolved_run_file(setup_->folder, config_);
   });
