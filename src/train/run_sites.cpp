@@ -1,7 +1,5 @@
 // Sites that stay in step, from one epoch to the next.
 
-#include <algorithm>
-
 #include "base/json.h"
 #include "comm/agree.h"
 #include "train/open_exchanges.h"

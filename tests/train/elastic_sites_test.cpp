@@ -44,12 +44,14 @@ class ElasticSiteMesh : public ::testing::TestWithParam<MeshCase> {};
 /// A replica in the site has what was lost, and any moment of an exchange may be the one.
 TEST_P(ElasticSiteMesh, LosesARankAtAnyCallAndEndsWithTheSameWeights) {
   const Settings& settings = GetParam().settings;
-  const int ranks = std::ranges::count(settings, "parallel.pp=2") > 0 ? 8 : 4;
-  ElasticRun undisturbed(ranks, settings);
+  const bool has_stages_or_parts = std::ranges::count(settings, "parallel.pp=2") > 0 ||
+                                   std::ranges::count(settings, "parallel.tp=2") > 0;
+  const int ranks = has_stages_or_parts ? 8 : 4;
+  ElasticRun undisturbed(ranks, settings, GetParam().model);
   const auto calls = undisturbed.train({}, true).calls;
   std::mt19937_64 random(7);
   for (int trial = 0; trial < trials(); ++trial) {
-    ElasticRun run(ranks, settings);
+    ElasticRun run(ranks, settings, GetParam().model);
     const int victim = trial % ranks;
     const std::int64_t all = calls[static_cast<std::size_t>(victim)];
     const std::int64_t fatal = any_call(calls, victim, random);
@@ -70,7 +72,17 @@ INSTANTIATE_TEST_SUITE_P(
                                                         "outer.mix=0"})},
                       MeshCase{"evaluated", with(kStreaming, {"parallel.dp=2", "train.eval_every=1",
                                                               "checkpoint.every=1"})},
-                      MeshCase{"dp2_pp2", with(kStreaming, {"parallel.dp=2", "parallel.pp=2"})}),
+                      MeshCase{"dp2_pp2", with(kStreaming, {"parallel.dp=2", "parallel.pp=2"})},
+                      MeshCase{"dp2_tp2", with(kStreaming, {"parallel.dp=2", "parallel.tp=2"})},
+                      MeshCase{"muon", with(kStreaming, {"parallel.dp=2", "optim.name=\"muon\""})},
+                      MeshCase{"experts",
+                               with(kStreaming, {"parallel.dp=2", "model.router_bias_rate=0.01"}),
+                               {{"model_type", "heddle_moe"},
+                                {"moe_intermediate_size", 8},
+                                {"n_routed_experts", 4},
+                                {"num_experts_per_tok", 2},
+                                {"first_k_dense_replace", 1},
+                                {"topk_method", "noaux_tc"}}}),
     [](const auto& info) { return info.param.name; });
 
 /// Each of the calls of a whole exchange, which comes to some ranks and not to others.
@@ -171,39 +183,51 @@ TEST(ElasticSites, AWholeSiteIsLostAndComesBack) {
   }
 }
 
-/// No replica has the stage: all of the site goes on as the other one does.
-TEST(ElasticSites, AStageThatIsLostIsTakenFromAnotherSite) {
-  for (const char* zero : {"parallel.zero=0", "parallel.zero=1"}) {
-    const Settings settings = with(kStreaming, {"parallel.pp=2", zero});
-    ElasticRun undisturbed(4, settings);
-    const auto calls = undisturbed.train({}, true).calls;
-    std::mt19937_64 random(3);
-    for (int trial = 0; trial < trials(); ++trial) {
-      ElasticRun run(4, settings);
-      const int victim = trial % 4;
-      const std::int64_t fatal = any_call(calls, victim, random) * 3 / 4 + 20;
-      SCOPED_TRACE(fmt::format("member {} at call {}", victim, fatal));
-      const auto seen = run.train({{victim, fatal}}, true, {}, random());
-      EXPECT_EQ(seen.failures, std::vector<std::string>());
-      run.expect_every_step_once();
-      for (const Json& epoch : epochs_of(run)) {
-        const std::string source = epoch["source"].is_null() ? "" : epoch["source"];
-        EXPECT_EQ(source.find("checkpoint"), std::string::npos) << source;
-      }
+/// At any moment. No replica has what is lost: all of the site goes on as another one does, and
+/// nobody goes back.
+void lose_what_no_replica_has(int ranks, const Settings& settings) {
+  ElasticRun undisturbed(ranks, settings);
+  const auto calls = undisturbed.train({}, true).calls;
+  std::mt19937_64 random(3);
+  for (int trial = 0; trial < trials(); ++trial) {
+    ElasticRun run(ranks, settings);
+    const int victim = trial % ranks;
+    const std::int64_t fatal = any_call(calls, victim, random);
+    SCOPED_TRACE(fmt::format("member {} at call {}", victim, fatal));
+    const auto seen = run.train({{victim, fatal}}, true, {}, random());
+    EXPECT_EQ(seen.failures, std::vector<std::string>());
+    run.expect_every_step_once();
+    for (const Json& epoch : epochs_of(run)) {
+      const std::string source = epoch["source"].is_null() ? "" : epoch["source"];
+      EXPECT_EQ(source.find("go back"), std::string::npos) << source;
     }
   }
 }
 
+TEST(ElasticSites, AStageThatIsLostIsTakenFromAnotherSite) {
+  lose_what_no_replica_has(4, with(kStreaming, {"parallel.pp=2"}));
+}
+
+TEST(ElasticSites, ASiteOfOneRankIsTakenFromAnother) {
+  lose_what_no_replica_has(2, kAtOnce);
+  lose_what_no_replica_has(3, with(kStreaming, {"parallel.sites=3", "train.tokens_per_step=192"}));
+}
+
 /// Also where each replica has a part alone.
 TEST(ElasticSites, AShardThatIsLostIsTakenFromAnotherSite) {
-  ElasticRun run(4, with(kStreaming, {"parallel.dp=2", "parallel.zero=1"}));
-  run.losses = {{5, {2}}};
-  const auto seen = run.train({}, true);
-  EXPECT_EQ(seen.failures, std::vector<std::string>());
-  run.expect_every_step_once();
-  EXPECT_EQ(epochs_of(run)[1]["source"],
-            "rank 2 is lost: site 1 with the weights and moments of site 0; not exact: what site 1 "
-            "alone had is gone, going on behind step 5");
+  for (const char* zero : {"parallel.zero=1", "parallel.zero=2", "parallel.zero=3"}) {
+    SCOPED_TRACE(zero);
+    ElasticRun run(4, with(kStreaming, {"parallel.dp=2", zero}));
+    run.losses = {{4, {2}}, {7, {1}}};
+    const auto seen = run.train({}, true);
+    EXPECT_EQ(seen.failures, std::vector<std::string>());
+    run.expect_every_step_once();
+    const std::string line =
+        "rank {} is lost: site {} with the weights and moments of site {}; not exact: what site "
+        "{} alone had is gone, going on behind step {}";
+    EXPECT_EQ(epochs_of(run)[1]["source"], fmt::format(fmt::runtime(line), 2, 1, 0, 1, 4));
+    EXPECT_EQ(epochs_of(run)[2]["source"], fmt::format(fmt::runtime(line), 1, 0, 1, 0, 7));
+  }
 }
 
 /// Three ranks are a replica for each of two sites, and a spare.
