@@ -1014,7 +1014,8 @@ std::vector<Key> outer_keys() {
            "that all of them have, each with its own weights, samples and learning rate; "
            "a step then has the tokens of fewer sites. If the site of rank 0 is lost, "
            "all stop. A lost site comes back when all ranks are started again with "
-           "--accept-changes.",
+           "--accept-changes. With recover.elastic ranks are replaced while the others go on, "
+           "whatever this says.",
        .foreign = {"min_replica_size"}},
   };
 }
@@ -1159,8 +1160,9 @@ std::vector<Key> recover_keys() {
        .explanation =
            "Needs ranks that are processes joined over TCP, and a token: \"heddle launch --ranks 4 "
            "-- train RUN.toml\" starts them so on one machine. More than half of the ranks, or "
-           "half with the first, decide who goes on; the others end. All of [recover] has no "
-           "effect without it.",
+           "half with the first, decide who goes on; the others end. Sites (parallel.sites) then "
+           "decide every step together, which takes a round trip between them. All of [recover] "
+           "has no effect without it.",
        .foreign = {"max_restarts", "elastic_enabled", "elasticity"}},
       {.name = "timeout",
        .field = field(s, &RecoverConfig::timeout),

@@ -418,7 +418,6 @@ void TrainStep::update() {
   if (decide_ && !stream_.is_dry()) {
     const Tensor sums = to_host(totals(), stream_);
     model_.mesh().check();  // a GPU's sum ends without its result when a rank is lost
-    decide_(!policy_.reduces);
     decided_totals_.clear();
     if (last_load_.defined()) {
       const Tensor load = to_host(expert_load(), stream_);
@@ -427,6 +426,8 @@ void TrainStep::update() {
     // Last: who looks for the squares of stages finds them at the end (train/lost_state.cpp).
     decided_totals_.insert(decided_totals_.end(), sums.host<double>().begin(),
                            sums.host<double>().end());
+    tag("decision", -1, nullptr);
+    decide_(!policy_.reduces);
     is_decided_ = true;
   }
   change_weights();

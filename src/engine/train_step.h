@@ -70,7 +70,7 @@ class TrainStep : private Stage {
   /// step itself was interrupted.
   bool is_decided() const { return is_decided_; }
   /// What a rank that knows the totals of a decided step gives to those that do not: these, and of
-  /// models with experts their load.
+  /// models with experts their load. They are there as soon as this rank has them.
   std::vector<double> decided_totals() const { return decided_totals_; }
   /// Does the update of the step that was interrupted before it was decided here, by the totals of
   /// a rank that has decided it: for them all ranks had summed their gradients.

@@ -615,6 +615,19 @@ std::vector<ParamPiece> ParamStore::held_value_pieces() const {
   return pieces;
 }
 
+std::vector<ParamPiece> ParamStore::pieces_of(const HeldStretch& stretch,
+                                              const Tensor& flat) const {
+  std::vector<ParamPiece> pieces;
+  for (const Bucket& bucket : buckets_) {
+    for (const Placed& placed : bucket.placed) {
+      if (placed.parameter != stretch.parameter) continue;
+      const std::int64_t begin = placed.at + stretch.begin;
+      add_pieces(placed, flat, begin, {begin, begin + flat.count()}, false, false, pieces);
+    }
+  }
+  return pieces;
+}
+
 Tensor ParamStore::held_grads(int bucket) const {
   const Bucket& of = buckets_[static_cast<std::size_t>(bucket)];
   return cut(of, of.grads, of.held);

@@ -143,6 +143,8 @@ class ParamStore {
   };
   /// In the order of parameters().
   std::vector<HeldStretch> held() const;
+  /// As boxes of its parameter's parts, what lies in `flat` as the stretch does in its own tensors.
+  std::vector<ParamPiece> pieces_of(const HeldStretch& stretch, const Tensor& flat) const;
   /// To be called when values of held() were written: others than this rank may need them.
   void held_changed(Stream& stream);
 

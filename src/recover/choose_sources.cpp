@@ -20,20 +20,40 @@ class Choice {
     for (const StatePiece& piece : pieces) {
       HEDDLE_CHECK(piece.stage >= 0 && piece.stage < losses.stages, "stage {} of {}", piece.stage,
                    losses.stages);
-      if (!alive(piece.holders) && !alive(piece.copies)) stage_is_lost_[stage_of(piece)] = true;
+      if (!is_there(piece)) stage_is_lost_[stage_of(piece)] = true;
       if (!piece.is_of_experts) parts_.insert(piece.part);
     }
+    for (const int site : losses.sites) {
+      const auto is_gone = [&](const StatePiece& piece) {
+        return site_of(piece) == site && !is_there(piece);
+      };
+      if (std::ranges::none_of(pieces, is_gone)) whole_sites_.push_back(site);
+    }
   }
+
+  const std::vector<int>& whole_sites() const { return whole_sites_; }
 
   Restoration choose() {
     Restoration made{.step = losses_.step, .is_exact = losses_.left_out.empty() && !loses_own()};
     for (const StatePiece& piece : pieces_) {
       if (std::ranges::none_of(piece.holders, [&](int rank) { return is_lost(rank); })) continue;
+      if (is_of_other_site(site_of(piece))) {
+        const bool is_gone = goes_on(site_of(piece)) && !is_there(piece);
+        if (is_gone && is_saved()) return from_checkpoint(source_of(piece));
+        continue;
+      }
       const PieceSource source = source_of(piece);
-      if (source.kind == PieceSource::Kind::checkpoint) return from_checkpoint(piece, source);
+      if (source.kind == PieceSource::Kind::checkpoint) return from_checkpoint(source);
       if (source.kind == PieceSource::Kind::neighbours) made.is_exact = false;
       made.sources.push_back(source);
     }
+    for (const int site : losses_.sites_now) {
+      if (whole_sites_.empty() || site_taken(site, whole_sites_) == site) continue;
+      made.is_exact = false;
+      made.sources.push_back(
+          {.kind = PieceSource::Kind::site, .site = site, .taken = site_taken(site, whole_sites_)});
+    }
+    if (gives_up_sites()) made.is_exact = false;
     made.line = line_of(made);
     return made;
   }
@@ -60,9 +80,26 @@ class Choice {
     return found == ranks.end() ? std::nullopt : std::optional(*found);
   }
 
+  bool is_there(const StatePiece& piece) const {
+    return alive(piece.holders) || alive(piece.copies);
+  }
+  int site_of(const StatePiece& piece) const {
+    return losses_.sites[static_cast<std::size_t>(piece.site)];
+  }
+  /// Whether what it had is of no use: it goes on as another one is, or not at all.
+  bool is_of_other_site(int site) const {
+    if (whole_sites_.empty()) return false;
+    return site_taken(site, whole_sites_) != site || !goes_on(site);
+  }
+  bool goes_on(int site) const { return std::ranges::count(losses_.sites_now, site) > 0; }
+  bool gives_up_sites() const {
+    return !std::ranges::all_of(losses_.sites, [&](int site) { return goes_on(site); });
+  }
+
   PieceSource source_of(const StatePiece& piece) const {
     PieceSource source{
         .stage = piece.stage, .part = piece.part, .is_of_experts = piece.is_of_experts};
+    if (losses_.sites.size() > 1) source.site = site_of(piece);
     if (const auto rank = alive(piece.holders)) {
       source.kind = PieceSource::Kind::replica;
       source.rank = *rank;
@@ -109,8 +146,11 @@ class Choice {
                        ranks.size() == 1 ? "is" : "are");
   }
 
-  template <class Piece>
-  std::string name_of(const Piece& piece) const {
+  std::string name_of(const PieceSource& piece) const {
+    const std::string name = name_in_site(piece);
+    return piece.site < 0 ? name : fmt::format("{} of site {}", name, piece.site);
+  }
+  std::string name_in_site(const PieceSource& piece) const {
     const auto [stage, part] = std::pair(piece.stage, piece.part);
     if (piece.is_of_experts) return fmt::format("part {} of the experts of stage {}", part, stage);
     return parts_.size() == 1 ? fmt::format("stage {}", stage)
@@ -132,6 +172,9 @@ class Choice {
         return fmt::format("{} from its replica on rank {}", name, source.rank);
       case PieceSource::Kind::copy:
         return fmt::format("{} from the copy on rank {}", name, source.rank);
+      case PieceSource::Kind::site:
+        return fmt::format("site {} with the weights and moments of site {}", source.site,
+                           source.taken);
       default: break;
     }
     if (is_left_out(source.stage)) {
@@ -150,9 +193,12 @@ class Choice {
     std::vector<std::string> texts;
     for (const PieceSource& source : made.sources) texts.push_back(text_of(source));
     for (const LostBlocks& blocks : losses_.left_out) texts.push_back(text_of(blocks));
-    const std::string why = is_anybody_lost()    ? who() + ": "
-                            : is_anything_made() ? "ranks have come: "
-                                                 : "";
+    for (const int site : losses_.sites) {
+      if (!goes_on(site)) texts.push_back(fmt::format("site {} waits for ranks", site));
+    }
+    const std::string why = is_anybody_lost()                          ? who() + ": "
+                            : is_anything_made() || is_any_site_made() ? "ranks have come: "
+                                                                       : "";
     if (texts.empty()) {
       return fmt::format("{}nothing was there only, going on behind step {}", why, losses_.step);
     }
@@ -181,10 +227,21 @@ class Choice {
   bool loses_own() const { return !losses_.own_things.empty() && is_anybody_lost(); }
   /// Of the stages that nobody has.
   bool is_anything_made() const { return nobody_has().size() > losses_.leaves_out.size(); }
+  /// Of those that go on.
+  bool is_any_site_made() const {
+    return !whole_sites_.empty() && std::ranges::any_of(losses_.sites_now, [&](int site) {
+      return site_taken(site, whole_sites_) != site;
+    });
+  }
 
   std::string exactness(const Restoration& made) const {
     if (made.is_exact) return "exact";
     std::vector<std::string> changes;
+    for (const int site : losses_.sites) {
+      if (!whole_sites_.empty() && (site_taken(site, whole_sites_) != site || !goes_on(site))) {
+        changes.push_back(fmt::format("what site {} alone had is gone", site));
+      }
+    }
     if (is_anything_made()) {
       changes.push_back(
           fmt::format("moments begin at zero and learning rates are {} times the schedule's there",
@@ -194,10 +251,13 @@ class Choice {
     return changes.empty() ? "not exact" : fmt::format("not exact: {}", fmt::join(changes, ", "));
   }
 
-  Restoration from_checkpoint(const StatePiece& piece, const PieceSource& source) const {
+  Restoration from_checkpoint(const PieceSource& source) const {
     const std::string why =
-        fmt::format("{}: {} has no replica and no copy left, and {}", who(), name_of(piece),
-                    source.recovery.why.empty() ? "neighbours are not exact" : source.recovery.why);
+        fmt::format("{}: {} has no replica and no copy left, and {}", who(), name_of(source),
+                    losses_.sites.size() > 1 ? whole_sites_.empty() ? "no site has all of its state"
+                                                                    : "another site is not exact"
+                    : source.recovery.why.empty() ? "neighbours are not exact"
+                                                  : source.recovery.why);
     if (!losses_.checkpoint) {
       throw Error(ErrorCode::data, fmt::format("{}; there is no checkpoint", why),
                   "start the run again, with recover.copies = 1 or a lower checkpoint.every");
@@ -218,10 +278,20 @@ class Choice {
   const std::vector<StatePiece>& pieces_;
   const Losses& losses_;
   std::vector<bool> stage_is_lost_;
+  std::vector<int> whole_sites_;
   std::set<int> parts_;
 };
 
 }  // namespace
+
+int site_taken(int site, const std::vector<int>& whole) {
+  if (whole.empty() || std::ranges::count(whole, site) > 0) return site;
+  return whole[static_cast<std::size_t>(site) % whole.size()];
+}
+
+std::vector<int> whole_sites(const std::vector<StatePiece>& pieces, const Losses& losses) {
+  return Choice(pieces, losses).whole_sites();
+}
 
 Restoration choose_sources(const std::vector<StatePiece>& pieces, const Losses& losses) {
   return Choice(pieces, losses).choose();

@@ -19,7 +19,6 @@ Ledger::Ledger(std::int64_t samples_per_step, std::int64_t rows_per_batch)
 }
 
 void Ledger::begin_epoch(std::uint64_t epoch, std::int64_t steps, const MeshShape& mesh) {
-  HEDDLE_CHECK(mesh.size(Axis::site) == 1, "a ledger of {} sites", mesh.size(Axis::site));
   if (epoch_) {
     HEDDLE_CHECK(epoch > *epoch_, "epoch {} behind {}", epoch, *epoch_);
     HEDDLE_CHECK(steps >= steps_, "{} steps are finished: those behind {} were used", steps_,
@@ -27,7 +26,7 @@ void Ledger::begin_epoch(std::uint64_t epoch, std::int64_t steps, const MeshShap
     HEDDLE_CHECK(steps <= steps_ + 1, "{} steps are finished: those up to {} were not used", steps_,
                  steps);
   }
-  const int replicas = mesh.size(Axis::dp);
+  const int replicas = mesh.size({Axis::site, Axis::dp});
   if (replicas > micro_batches()) {
     throw Error(ErrorCode::usage,
                 fmt::format("{} data-parallel replicas for a step of {} micro-batches: some would "
@@ -62,7 +61,9 @@ std::int64_t Ledger::first_of(int replica, int replicas) const {
 
 Share Ledger::share(int rank) const {
   HEDDLE_CHECK(epoch_ && !is_back_, "a share of rank {} before an epoch begins", rank);
-  const int replicas = mesh_.size(Axis::dp), replica = mesh_.coord(Axis::dp, rank);
+  const int replicas = mesh_.size({Axis::site, Axis::dp});
+  const int replica =
+      mesh_.coord(Axis::site, rank) * mesh_.size(Axis::dp) + mesh_.coord(Axis::dp, rank);
   const std::int64_t first = first_of(replica, replicas);
   const std::int64_t own = first_of(replica + 1, replicas) - first;
   const std::int64_t most = (micro_batches() + replicas - 1) / replicas;

@@ -21,10 +21,10 @@ struct Share {
 
 /// Which samples a run has used, over all its epochs. Step t is made of samples
 /// [t * samples_per_step, (t + 1) * samples_per_step) whoever is there, so batches keep their size;
-/// an epoch only says how many data-parallel replicas divide them, in whole micro-batches and in
-/// the order of samples. A step counts once, in the epoch that finished it.
+/// an epoch only says how many data-parallel replicas divide them, those of all sites, in whole
+/// micro-batches and in the order of samples. A step counts once, in the epoch that finished it.
 ///
-/// Of the ranks of one site: sites apart keep shares of their own.
+/// Of sites that stay in step; others keep shares of their own.
 class Ledger {
  public:
   /// Error(usage) where a step is not made of whole micro-batches.

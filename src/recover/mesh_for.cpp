@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "parallel/schedule/routes.h"
@@ -57,23 +58,25 @@ bool has_state_for(const FormerPlace& former, const MeshShape& mesh, const Seate
 
 class Seating {
  public:
-  Seating(const std::vector<std::optional<FormerPlace>>& members, const ParallelRequest& request,
+  Seating(const std::vector<std::optional<FormerPlace>>& members, const Arrangement& made,
           SeatedStages stages)
       : members_(members),
         stages_(std::move(stages)),
-        zero_(request.zero),
-        mesh_(shape_of(request)),
+        sites_(made.sites),
+        zero_(made.request.zero),
+        mesh_(shape_of(made.request)),
         by_place_(static_cast<std::size_t>(mesh_.ranks()), -1),
         is_seated_(members.size(), false) {}
 
   std::vector<int> seat() {
+    const auto has_state = [&](const FormerPlace& former, int place) {
+      const auto site = static_cast<std::size_t>(mesh_.coord(Axis::site, place));
+      return former.site() == sites_[site] && has_state_for(former, mesh_, stages_, zero_, place);
+    };
     fill([&](const FormerPlace& former, int place) {
-      return has_state_for(former, mesh_, stages_, zero_, place) &&
-             are_equal(former, mesh_, place, {Axis::dp, Axis::cp});
+      return has_state(former, place) && are_equal(former, mesh_, place, {Axis::dp, Axis::cp});
     });
-    fill([&](const FormerPlace& former, int place) {
-      return has_state_for(former, mesh_, stages_, zero_, place);
-    });
+    fill(has_state);
     for (int& member : by_place_) {
       if (member < 0) member = take(first_unseated());
     }
@@ -107,6 +110,7 @@ class Seating {
 
   const std::vector<std::optional<FormerPlace>>& members_;
   const SeatedStages stages_;
+  const std::vector<int> sites_;
   const int zero_;
   const MeshShape mesh_;
   std::vector<int> by_place_;
@@ -116,7 +120,7 @@ class Seating {
 /// A pipeline for fewer ranks than were asked for; one rank alone needs no schedule of several.
 /// Routes that name ranks, or swap pairs that there are not, give way to all ranks in order.
 ParallelRequest shortened(ParallelRequest request, int pp) {
-  request.dp = 1;
+  request.sites = request.dp = 1;
   request.pp = pp;
   if (request.routes != "swap" || !has_swapped_pairs(pp - 1)) request.routes.clear();
   if (pp > 1) return request;
@@ -146,13 +150,17 @@ ParallelRequest request_for(const ParallelRequest& asked, int members, std::int6
                             const Refusal& refusal, Shares shares) {
   ParallelRequest request = asked;
   const int of_replica = asked.tp * asked.cp * asked.pp;
-  request.dp = static_cast<int>(std::min<std::int64_t>(members / of_replica, microbatches));
-  const auto are_even = [&] { return shares == Shares::any || microbatches % request.dp == 0; };
-  while (request.dp > 1 && !are_even()) --request.dp;
-  if (request.dp > 0 && !asked.divides_experts()) return request;
-  for (; request.dp > 0; --request.dp) {
-    if (!are_even()) continue;
-    if (auto found = with_experts(request, refusal)) return *found;
+  const auto replicas =
+      static_cast<int>(std::min<std::int64_t>(members / of_replica, microbatches));
+  const auto are_even = [&] {
+    return shares == Shares::any || microbatches % (request.sites * request.dp) == 0;
+  };
+  for (request.sites = std::min(asked.sites, replicas); request.sites > 0; --request.sites) {
+    for (request.dp = replicas / request.sites; request.dp > 0; --request.dp) {
+      if (!are_even()) continue;
+      if (!asked.divides_experts()) return request;
+      if (auto found = with_experts(request, refusal)) return *found;
+    }
   }
   std::string why;
   for (int pp = members / (asked.tp * asked.cp); pp > 0; --pp) {
@@ -170,6 +178,17 @@ ParallelRequest request_for(const ParallelRequest& asked, int members, std::int6
               "start the run again with enough ranks: it goes on from the newest checkpoint");
 }
 
+/// The numbers of so many: of the whole ones first.
+std::vector<int> sites_of(int count, int asked, const std::vector<int>& whole) {
+  std::vector<int> sites(static_cast<std::size_t>(asked));
+  std::iota(sites.begin(), sites.end(), 0);
+  std::ranges::stable_partition(sites,
+                                [&](int site) { return std::ranges::binary_search(whole, site); });
+  sites.resize(static_cast<std::size_t>(count));
+  std::ranges::sort(sites);
+  return sites;
+}
+
 }  // namespace
 
 MeshShape shape_of(const ParallelRequest& request) {
@@ -178,6 +197,7 @@ MeshShape shape_of(const ParallelRequest& request) {
       .with(Axis::cp, request.cp)
       .with(Axis::dp, request.dp)
       .with(Axis::pp, request.pp)
+      .with(Axis::site, request.sites)
       .with(Axis::ep, request.ep)
       .with(Axis::etp, request.etp);
 }
@@ -185,7 +205,8 @@ MeshShape shape_of(const ParallelRequest& request) {
 Arrangement mesh_for(const ParallelRequest& asked,
                      const std::vector<std::optional<FormerPlace>>& members,
                      std::int64_t microbatches, const Refusal& refusal, Shares shares,
-                     const FormerStages& stages) {
+                     const Former& former) {
+  const FormerStages& stages = former.stages;
   Arrangement made{.request = request_for(asked, static_cast<int>(members.size()), microbatches,
                                           refusal, shares)};
   const int without_rank = stages.count - made.request.pp;
@@ -195,7 +216,8 @@ Arrangement mesh_for(const ParallelRequest& asked,
     made.left_out.assign(stages.nobodys.end() - std::min(without_rank, nobodys),
                          stages.nobodys.end());
   }
-  Seating seating(members, made.request, seated_stages(made, stages));
+  made.sites = sites_of(made.request.sites, asked.sites, former.whole_sites);
+  Seating seating(members, made, seated_stages(made, stages));
   made.by_place = seating.seat();
   made.spares = seating.spares();
   return made;

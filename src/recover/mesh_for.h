@@ -21,14 +21,19 @@ struct FormerPlace {
   KeptCopies copies = KeptCopies::none;   ///< that ranks kept of others' state
   StageBlocks blocks = {};                ///< of the pipeline
   std::vector<LostBlocks> left_out = {};  ///< of these, what nothing went through
+  std::vector<int> sites = {0};           ///< the numbers of all
 
+  /// The number of its own.
+  int site() const { return sites[static_cast<std::size_t>(mesh.coord(Axis::site, rank))]; }
   /// Of the pipeline, with those that were left out.
   Stages stages() const { return stages_of(blocks, mesh.size(Axis::pp), left_out); }
 };
 
 /// How the members of an epoch are arranged.
 struct Arrangement {
-  ParallelRequest request = {};  ///< what was asked for, with `dp` said, and `pp` cut where it must
+  /// What was asked for, with `dp` said, and fewer sites, and `pp` cut, where it must.
+  ParallelRequest request = {};
+  std::vector<int> sites = {};     ///< their numbers, ascending; of a run without sites: 0
   std::vector<int> by_place = {};  ///< members by their rank in the mesh
   std::vector<int> spares = {};    ///< those who wait, ascending
   /// Stages of the pipeline of before that are left out (FormerStages), ascending.
@@ -52,18 +57,25 @@ struct FormerStages {
   std::vector<int> nobodys = {};  ///< ascending
 };
 
+/// What is said of the run of before beside places.
+struct Former {
+  FormerStages stages = {};
+  std::vector<int> whole_sites = {};  ///< numbers of those that have lost nothing, ascending
+};
+
 /// Keeps tp, cp and pp (and ep, or the largest part of it that the ranks allow), with as many whole
 /// replicas as there are members for (and micro-batches in a step, and with even shares a divisor
-/// of them); who is left over is a spare. Where not one replica is whole, the pipeline is made as
-/// long as the members allow; of the stages that nobody has so many are left out then that the
-/// others have a rank each, if that is enough. Places go first to those who stood there, then to
-/// those who have the same state, then to any, each time by seniority: the order of `members`, in
-/// which newcomers have no place. The same on all who call it with the same. Error(usage) where
-/// nothing can be done with so few.
+/// of them); who is left over is a spare. Sites keep as many replicas each as all of them can have;
+/// where replicas are fewer than sites, there are fewer sites, first of those that are whole. Where
+/// not one replica is whole, the pipeline is made as long as the members allow; of the stages that
+/// nobody has so many are left out then that the others have a rank each, if that is enough. Places
+/// go first to those who stood there, then to those who have the same state, then to any, each time
+/// by seniority: the order of `members`, in which newcomers have no place. The same on all who call
+/// it with the same. Error(usage) where nothing can be done with so few.
 Arrangement mesh_for(const ParallelRequest& asked,
                      const std::vector<std::optional<FormerPlace>>& members,
                      std::int64_t microbatches, const Refusal& refusal, Shares shares = Shares::any,
-                     const FormerStages& stages = {});
+                     const Former& former = {});
 
 /// The sizes alone: of a request with nothing left open.
 MeshShape shape_of(const ParallelRequest& request);

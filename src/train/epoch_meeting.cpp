@@ -54,7 +54,8 @@ RunState state_from(const Json& json) {
   return state;
 }
 
-constexpr std::array kPlaceAxes = {Axis::tp, Axis::cp, Axis::dp, Axis::pp, Axis::ep, Axis::etp};
+constexpr std::array kPlaceAxes = {Axis::tp, Axis::cp,  Axis::dp,  Axis::pp,
+                                   Axis::ep, Axis::etp, Axis::site};
 
 Json to_json(const recover::FormerPlace& place) {
   Json sizes = Json::array();
@@ -64,7 +65,8 @@ Json to_json(const recover::FormerPlace& place) {
           {"zero", place.zero},
           {"copies", static_cast<int>(place.copies)},
           {"blocks", place.blocks.begins},
-          {"left_out", left_out_json(place.left_out)}};
+          {"left_out", left_out_json(place.left_out)},
+          {"sites", place.sites}};
 }
 
 recover::FormerPlace place_from(const Json& json) {
@@ -72,7 +74,8 @@ recover::FormerPlace place_from(const Json& json) {
                              .zero = json.at("zero"),
                              .copies = static_cast<KeptCopies>(json.at("copies").get<int>()),
                              .blocks = {json.at("blocks").get<std::vector<int>>()},
-                             .left_out = left_out_from(json.at("left_out"))};
+                             .left_out = left_out_from(json.at("left_out")),
+                             .sites = json.at("sites").get<std::vector<int>>()};
   for (std::size_t i = 0; i < kPlaceAxes.size(); ++i) {
     place.mesh = place.mesh.with(kPlaceAxes[i], json.at("mesh").at(i));
   }

@@ -31,12 +31,34 @@ void refuse_if(bool is_asked, const std::string& what, const std::string& why,
               hint);
 }
 
+/// What goes with one site only, in a run that outlives its ranks.
+void require_outliving_sites(const config::RunConfig& config) {
+  if (config.parallel.sites == 1) return;
+  const auto refuse = [&](bool is_asked, const std::string& what, const std::string& why,
+                          const std::string& hint) {
+    refuse_if(is_asked, fmt::format("parallel.sites = {} and {}", config.parallel.sites, what), why,
+              hint);
+  };
+  refuse(config.recover.copies > 0, "recover.copies = 1",
+         "copies follow by summed gradients, and sites change weights by each other's too",
+         "set recover.copies = 0: replicas (parallel.dp) and other sites have what is lost");
+  refuse(config.recover.stages != config::LostStages::none, "recover.stages",
+         "a lost stage is taken from another site", "set recover.stages = \"none\"");
+  refuse(config.recover.recut, "recover.recut = true", "each site would find a cut of its own",
+         "leave recover.recut out");
+  refuse(keeps_unsent(config),
+         config.optim.name == planner::Updates::onebit_adam
+             ? "optim.name = \"onebit-adam\""
+             : "compress.gradients with error feedback",
+         "what encodings have lost is each rank's own, of one site",
+         "set compress.error_feedback = false, or use \"adamw\", \"sgd\" or \"muon\"");
+}
+
 }  // namespace
 
 void require_outliving(const config::RunConfig& config, const ModelSpec& spec) {
   // What cannot be taken again, or be given to others.
-  refuse_if(config.parallel.sites > 1, fmt::format("parallel.sites = {}", config.parallel.sites),
-            "sites go on without lost ones by themselves", "see outer.lost");
+  require_outliving_sites(config);
   const ParallelRequest& parallel = config.parallel;
   refuse_if(parallel.divides_experts() && keeps_unsent(config),
             fmt::format("parallel.{} = {} and {}", parallel.ep > 1 ? "ep" : "etp",
@@ -90,7 +112,11 @@ void Epochs::arrange(const std::function<bool()>& is_told_to_end) {
     stages = {.count = lost.losses.stages,
               .nobodys = recover::stages_nobody_has(lost.pieces, lost.losses)};
   }
-  find_mesh(stages, is_told_to_end);
+  recovery_ = {};
+  if (meeting_->has_state()) {
+    recovery_.whole_sites = recover::whole_sites(lost.pieces, lost.losses);
+  }
+  find_mesh({.stages = stages, .whole_sites = recovery_.whole_sites}, is_told_to_end);
   choose_recovery(std::move(lost));
   const auto& by_place = arrangement_.by_place;
   const auto own = std::ranges::find(by_place, all().rank());
@@ -108,8 +134,7 @@ void Epochs::arrange(const std::function<bool()>& is_told_to_end) {
   config_.stages.cut = cut_for_stages();
 }
 
-void Epochs::find_mesh(const recover::FormerStages& stages,
-                       const std::function<bool()>& is_told_to_end) {
+void Epochs::find_mesh(const recover::Former& former, const std::function<bool()>& is_told_to_end) {
   const config::RunConfig& config = basis_.config;
   const std::int64_t microbatches =
       config.tokens_per_step() / (config.train.microbatch * config.data.seq_len);
@@ -121,7 +146,7 @@ void Epochs::find_mesh(const recover::FormerStages& stages,
   const auto shares = basis_.spec.experts ? recover::Shares::even : recover::Shares::any;
   try {
     arrangement_ = recover::mesh_for(config.parallel, meeting_->places(), microbatches, refusal,
-                                     shares, stages);
+                                     shares, former);
   } catch (const Error& error) {
     if (!meeting_->has_state()) throw_on_all(all(), error);
     wait_for_others(error, is_told_to_end);
@@ -159,14 +184,17 @@ void Epochs::wait_for_others(const Error& refusal, const std::function<bool()>& 
 /// The same on all members.
 void Epochs::choose_recovery(LostState lost) {
   blocks_before_ = lost.losses.blocks;
-  recovery_ = {.left_out = lost.losses.left_out, .has_unsent = !lost.losses.own_things.empty()};
+  recovery_.left_out = lost.losses.left_out;
+  recovery_.has_unsent = !lost.losses.own_things.empty();
   for (const int stage : arrangement_.left_out) {
     for (int i = 0; i < blocks_before_.count(stage); ++i) {
       recovery_.leaves_out.push_back(blocks_before_.begins[static_cast<std::size_t>(stage)] + i);
     }
   }
   lost.losses.leaves_out = arrangement_.left_out;
-  if (!lost.is_anything_lost() && recovery_.left_out.empty()) return;
+  lost.losses.sites_now = arrangement_.sites;
+  const bool have_sites_come = meeting_->has_state() && lost.losses.sites_now != lost.losses.sites;
+  if (!lost.is_anything_lost() && recovery_.left_out.empty() && !have_sites_come) return;
   try {
     recovery_.from = recover::choose_sources(lost.pieces, lost.losses);
   } catch (const Error& error) {
@@ -174,6 +202,7 @@ void Epochs::choose_recovery(LostState lost) {
     throw_on_all(all(), Error(error.code(), fmt::format("{}; {}", epoch_.cause, error.message()),
                               error.hint()));
   }
+  if (recovery_.from.is_from_checkpoint()) recovery_.whole_sites.clear();
   recovery_.lost = recover::lost_blocks(recovery_.from.sources, blocks_before_);
 }
 
@@ -203,7 +232,11 @@ void Epochs::leave() {
 /// from it is not what they wait for. Who comes here over the host had not: all it has given to
 /// others is whole.
 void Epochs::decide(std::int64_t step, bool must_meet) {
-  if (must_meet || basis_.options.device.kind != Device::Kind::cpu) members_->all().barrier();
+  if (has_sites()) {
+    is_asked_ = members_->all().combine(asks_() ? 1 : 0, ReduceOp::max) != 0;
+  } else if (must_meet || basis_.options.device.kind != Device::Kind::cpu) {
+    members_->all().barrier();
+  }
   if (company_.finished(epoch_.step + step - first_step_)) return;
   fail(ErrorCode::peer, "epoch {} ended before step {} was decided here", epoch_.number, step);
 }

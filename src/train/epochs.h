@@ -47,7 +47,14 @@ class Epochs {
   bool has_all_stages() const { return arrangement_.request.pp == basis_.config.parallel.pp; }
   KeptStages kept_stages() const;
   bool is_spare() const { return is_spare_; }
-  RunRanks ranks() const { return {*members_, *placed_, meeting_->has_state()}; }
+  RunRanks ranks() const {
+    return {.world = *members_,
+            .placed = *placed_,
+            .go_on = meeting_->has_state(),
+            .sites = has_sites() ? arrangement_.sites : std::vector<int>()};
+  }
+  /// Whether the run has sites. They stay in step (docs/design/055-elastic-sites.md).
+  bool has_sites() const { return basis_.config.parallel.sites > 1; }
   /// The run file with the mesh of this epoch.
   const config::RunConfig& config() const { return config_; }
   /// When what was made of them is gone.
@@ -59,6 +66,10 @@ class Epochs {
   /// The step is complete on all ranks. Error(peer) where the epoch has ended before: nothing of
   /// the step may be kept. `must_meet`: they do not know that of each other yet.
   void decide(std::int64_t step, bool must_meet);
+  /// Of sites: what `asks` says on any rank when a step is decided is known to all ranks of all
+  /// sites behind it.
+  void ask(std::function<bool()> asks) { asks_ = std::move(asks); }
+  bool is_asked() const { return is_asked_; }
   void stepping(bool is_in_step) { company_.stepping(is_in_step); }
   bool wants_change() const { return company_.wants_change(); }
   void change() { company_.change(); }
@@ -78,7 +89,7 @@ class Epochs {
   void tell_spares(const End& end) const;
 
  private:
-  void find_mesh(const recover::FormerStages& stages, const std::function<bool()>& is_told_to_end);
+  void find_mesh(const recover::Former& former, const std::function<bool()>& is_told_to_end);
   [[noreturn]] void wait_for_others(const Error& refusal,
                                     const std::function<bool()>& is_told_to_end);
   std::string cut_for_stages() const;
@@ -92,6 +103,8 @@ class Epochs {
   Recovery recovery_;
   recover::StageBlocks blocks_before_;
   bool is_spare_ = false;
+  std::function<bool()> asks_;
+  bool is_asked_ = false;
   std::unique_ptr<World> members_, placed_;
   config::RunConfig config_;
   std::int64_t first_step_ = 0;

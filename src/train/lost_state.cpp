@@ -55,6 +55,7 @@ LostState lost_state(const EpochMeeting& meeting, recover::CheckFree checkfree) 
   lost.losses = {.step = meeting.step(),
                  .is_lost = std::vector<bool>(static_cast<std::size_t>(mesh.ranks()), true),
                  .stages = stages.count(),
+                 .sites = former.sites,
                  .checkfree = possible(checkfree, stages.blocks),
                  .blocks = stages.blocks,
                  .left_out = former.left_out};
@@ -71,14 +72,16 @@ LostState lost_state(const EpochMeeting& meeting, recover::CheckFree checkfree) 
   const auto axis = copies_axis(mesh, former.zero);
   // Ranks that differ only where they see other tokens have the same, unless ZeRO divides it.
   const bool divides_experts = mesh.size(Axis::ep) * mesh.size(Axis::etp) > 1;
-  std::map<std::tuple<bool, int, int>, recover::StatePiece> pieces;
-  for (const int stage : stages.left_out()) pieces[{false, stage, 0}].stage = stage;
+  std::map<std::tuple<int, bool, int, int>, recover::StatePiece> pieces;
+  for (const int stage : stages.left_out()) pieces[{0, false, stage, 0}].stage = stage;
   for (int rank = 0; rank < mesh.ranks(); ++rank) {
     const auto keeper = axis ? keeper_of(rank, mesh, *axis, former.copies) : std::nullopt;
     const auto hold = [&](bool is_of_experts, int part) {
       for (int stage = 0; stage < stages.count(); ++stage) {
         if (stages.rank_of[static_cast<std::size_t>(stage)] != mesh.coord(Axis::pp, rank)) continue;
-        recover::StatePiece& piece = pieces[{is_of_experts, stage, part}];
+        const int site = mesh.coord(Axis::site, rank);
+        recover::StatePiece& piece = pieces[{site, is_of_experts, stage, part}];
+        piece.site = site;
         piece.stage = stage;
         piece.part = part;
         piece.is_of_experts = is_of_experts;

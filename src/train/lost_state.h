@@ -23,8 +23,9 @@ struct Recovery {
   /// What no rank has, whoever is asked: it was left out.
   std::vector<recover::LostBlocks> left_out = {};
   std::vector<recover::LostBlocks> lost = {};  ///< what is to be had of neighbours beside that
-  std::vector<int> leaves_out = {};  ///< blocks of both that are left out; others are trained
-  bool has_unsent = false;           ///< encodings may have lost what ranks have not sent yet
+  std::vector<int> leaves_out = {};   ///< blocks of both that are left out; others are trained
+  std::vector<int> whole_sites = {};  ///< that have lost nothing, by their numbers
+  bool has_unsent = false;            ///< encodings may have lost what ranks have not sent yet
 
   bool is_left_out(const recover::LostBlocks& blocks) const {
     return std::ranges::binary_search(leaves_out, blocks.begin);

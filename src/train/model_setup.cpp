@@ -371,7 +371,7 @@ ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& s
       make_plan(spec, request, ranks, config.data.seq_len,
                 needs_whole_matrices(optimizer_config(config.optim)), config.compress);
   if (!config.stages.cut.empty()) plan.units_of_stage = cut_of(config, spec, plan.rank_of_stage);
-  if (config.parallel.sites > 1) plan.policy.outer = outer_policy(config.outer);
+  if (config.parallel.sites > 1 || sites_left > 0) plan.policy.outer = outer_policy(config.outer);
   plan.retakes_steps = config.recover.elastic;
   if (config.recover.elastic && config.recover.stages != config::LostStages::none) {
     plan.policy.count_stage_squares(plan.pp);

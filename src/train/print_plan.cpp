@@ -70,6 +70,11 @@ std::string cost_of_a_loss(const config::RunConfig& config, const MeshShape& mes
       config.recover.stages != config::LostStages::none) {
     return "";
   }
+  if (mesh.size(Axis::site) > 1) {
+    return "a rank that is lost takes along what its site has for itself, which then goes on with "
+           "the weights and moments of another site; parallel.dp = 2 with parallel.zero = 0 keeps "
+           "them in the site";
+  }
   const bool are_whole = config.parallel.zero == 0;
   const std::string every = config.checkpoint.every > 0
                                 ? fmt::format(", every {} steps", config.checkpoint.every)

@@ -225,6 +225,14 @@ void Recording::evaluated(const RunState& state, const EvalResult& result) {
                   .sources = result.source_losses()});
 }
 
+Recording::Kept Recording::take_kept() {
+  if (session_.outer) {
+    kept_.exchanges += session_.outer->exchanges();
+    kept_.waited_seconds += session_.outer->waited_seconds();
+  }
+  return std::move(kept_);
+}
+
 void Recording::sampled(observe::SampleText sample) {
   kept_.samples.push_back(std::move(sample));
   sinks_.on_event(kept_.samples.back());
@@ -316,13 +324,13 @@ void Recording::collect_memory() {
 void Recording::compare_sites() {
   if (!session_.outer) return;
   const int sites = session_.mesh.size(Axis::site);
-  double exchanges = static_cast<double>(session_.outer->exchanges()), most = 0.0;
+  double exchanges = static_cast<double>(kept_.exchanges + session_.outer->exchanges()), most = 0.0;
   exchanges = setup_.world.all().combine(exchanges, ReduceOp::max);
+  const double own = kept_.waited_seconds + session_.outer->waited_seconds();
   std::string text;
   for (int site = 0; site < sites; ++site) {
     const bool is_here = site == session_.mesh.coord(Axis::site);
-    const double waited =
-        setup_.world.all().combine(is_here ? session_.outer->waited_seconds() : 0.0, ReduceOp::max);
+    const double waited = setup_.world.all().combine(is_here ? own : 0.0, ReduceOp::max);
     text +=
         fmt::format("{}site {} {:.1f} s", text.empty() ? "" : ", ", setup_.sites.at(site), waited);
     most = std::max(most, waited);

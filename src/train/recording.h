@@ -37,6 +37,8 @@ class Recording {
     std::vector<std::string> warnings = {};
     MeshTraffic expected = {}, counted = {};  ///< of the steps
     MemoryStats largest_step = {};            ///< the ledger of the step that held most
+    std::int64_t exchanges = 0;               ///< between sites, of epochs that have ended,
+    double waited_seconds = 0.0;              ///< and how long this process has waited for them
   };
 
   /// `resumed_at`: the step that the run goes on from, where it does. Opens the files.
@@ -51,7 +53,7 @@ class Recording {
   /// Before the first step: what was kept before.
   void set_kept(Kept kept) { kept_ = std::move(kept); }
   /// When an epoch has ended: it is told nothing more.
-  Kept take_kept() { return std::move(kept_); }
+  Kept take_kept();
 
   /// What blocks took the ranks of this site in late steps; the same on all of them.
   const RankSpeeds& speeds() const { return speeds_; }

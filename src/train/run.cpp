@@ -99,7 +99,7 @@ void Run::prepare_folder() {
       check_resumable(latest_->path(), latest_->manifest(), setup_->identity, config_,
                       setup_->options.accept_changes);
       check_trainer(latest_->manifest(), setup_->spec, latest_->path());
-      if (!setup_->options.accept_changes) require_known_sites();
+      if (!setup_->options.accept_changes && !epochs_) require_known_sites();
     }
     write_resolved_run_file(setup_->folder, config_);
   });

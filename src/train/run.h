@@ -77,6 +77,13 @@ class Run {
   /// Behind a step: whether the epoch ends because members come or go.
   bool changes_members();
 
+  // run_sites.cpp: of sites that stay in step.
+  void settle_exchanges();
+  /// What of `state_` each site has for itself.
+  void keep_numbers_of_site(const RunState& own);
+  /// All members. What is `wanted` of a site that is made anew is asked of the one it goes on as.
+  void take_whole_sites(std::vector<recover::HeldBox>& wanted);
+
   // run_unsent.cpp: what encodings have lost.
   KeptErrors own_errors() const;
   /// Of those who summed gradients then, whose own this rank goes on with.
@@ -98,6 +105,7 @@ class Run {
   bool stops();
   bool stops_between_steps();
   int asked_by_sites(int own);
+  bool are_sites_apart() const;
   bool are_sites_together() const;
   template <class Work>
   void with_outer_weights(const Work& work);
@@ -137,7 +145,7 @@ class Run {
   RunState state_;
   std::vector<StepArgs::OfUnit> unit_rates_;  // of the session's model
   double loss_ = 0.0;
-  std::optional<recover::Ledger> ledger_;  // not of sites, which have shares of their own
+  std::optional<recover::Ledger> ledger_;  // not of sites apart, which have shares of their own
   /// Of this site's steps since it last sent something.
   struct {
     double sum = 0.0;

@@ -30,8 +30,8 @@ std::vector<recover::HeldBox> boxes_in(Session& session, const BoxesOf& boxes_of
 }
 
 /// But for what is each rank's own.
-std::vector<StateKind> common_states(const Model& model) {
-  std::vector<StateKind> kinds = states_of(model);
+std::vector<StateKind> common_states(const Model& model, const SiteNumbers& sites) {
+  std::vector<StateKind> kinds = states_of(model, sites);
   const std::vector<std::string> own = unsent_states(model.store());
   std::erase_if(kinds, [&](const StateKind& state) {
     return std::ranges::any_of(
@@ -62,6 +62,7 @@ std::optional<TrainOutcome> Run::epoch() {
   Stopwatch watch;
   epochs_->meet(own_news());
   take_decided_step();
+  if (epochs_->has_sites()) settle_exchanges();
   keep_state();
   epochs_->arrange([this] { return signals_.stop_asked() != 0; });
   const bool is_start = !epochs_->meeting().has_state();
@@ -86,7 +87,8 @@ std::optional<TrainOutcome> Run::epoch() {
                     .zero = setup_->plan.zero,
                     .copies = kept_copies(setup_->config),
                     .blocks = stage_blocks(setup_->plan, setup_->spec),
-                    .left_out = state_.left_out};
+                    .left_out = state_.left_out,
+                    .sites = setup_->sites.all(setup_->plan.sites)};
   begin_recording(is_start);
   // Members begin alike: what one of them heard before, others may not have.
   is_asked_ = true;
@@ -168,7 +170,9 @@ void Run::take_decided_step() {
   const EpochMeeting& meeting = epochs_->meeting();
   if (meeting.has_state() && carried_.has_state) {
     if (state_.step + 1 == meeting.step() && carried_.step_began) {
-      step_->decide_by(meeting.teller().totals);
+      // All ranks of all sites had theirs where one has decided the step; those of others are of
+      // their sites.
+      step_->decide_by(epochs_->has_sites() ? step_->decided_totals() : meeting.teller().totals);
       count_step(step_->decided_result(), 0.0);
       carried_.wasted = 0.0;
     }
@@ -179,7 +183,9 @@ void Run::take_decided_step() {
     if (!news.lock.empty()) basis_.lock.of_this_run.insert(news.lock);
   }
   if (!meeting.has_state()) return;
+  const RunState own = state_;
   state_ = *meeting.teller().state;
+  if (carried_.has_state) keep_numbers_of_site(own);
   carried_.totals = meeting.teller().totals;
   carried_.cut = meeting.teller().cut;
   carried_.checkpoint = meeting.checkpoint();
@@ -187,8 +193,8 @@ void Run::take_decided_step() {
 
 /// What rests in place of blocks that are left out is no state: nobody is to be given it.
 std::vector<recover::HeldBox> Run::held_state() {
-  std::vector<recover::HeldBox> boxes = boxes_in(*session_, [](const Model& model) {
-    std::vector<StateKind> kinds = common_states(model);
+  std::vector<recover::HeldBox> boxes = boxes_in(*session_, [this](const Model& model) {
+    std::vector<StateKind> kinds = common_states(model, setup_->sites);
     kinds.front().pieces = weights_kept(model, model.store().held_value_pieces());
     return recover::boxes_of(kinds);
   });
@@ -199,8 +205,9 @@ std::vector<recover::HeldBox> Run::held_state() {
 }
 
 std::vector<recover::HeldBox> Run::wanted_state() {
-  return boxes_in(*session_,
-                  [](const Model& model) { return recover::boxes_of(common_states(model)); });
+  return boxes_in(*session_, [this](const Model& model) {
+    return recover::boxes_of(common_states(model, setup_->sites));
+  });
 }
 
 /// The state outlives the session that it was in.
@@ -254,6 +261,7 @@ std::string Run::restore() {
   Stream& stream = is_spare ? own_stream : session_->stream;
   std::vector<recover::HeldBox> wanted;
   if (!is_spare) wanted = wanted_state();
+  if (epochs_->has_sites()) take_whole_sites(wanted);
   std::vector<recover::LostBlocks> lost = recovery.left_out;
   std::optional<recover::PeerSource> peers;
   const auto ask = [&] {
@@ -305,12 +313,16 @@ void Run::note_made_anew(const recover::LostBlocks& blocks) {
 }
 
 void Run::take_state(const StateSource& source) {
+  const std::vector<int>& whole = epochs_->recovery().whole_sites;
   restore_state(source, session_->model, MissingStates::are_refused, session_->stream,
-                {.left_behind = unsent_states(session_->model.store())});
+                {.now = setup_->sites,
+                 .then = whole.empty() ? setup_->sites.all(setup_->plan.sites) : whole,
+                 .left_behind = unsent_states(session_->model.store())});
   if (session_->copy) {
     restore_state(source, session_->copy->model(), MissingStates::are_refused, session_->stream);
   }
   session_->optimizer->restore(state_.optimizer);
+  if (session_->outer) session_->outer->resume(state_.step, session_->stream);
   session_->model.leave_out(recover::numbers_of(state_.left_out));
   // Others may still be at it: what was there before stays until all have theirs.
   for (recover::HeldBox& box : held_state()) carried_.boxes.push_back(std::move(box));

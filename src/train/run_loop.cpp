@@ -24,7 +24,7 @@ bool Run::stops() {
   const bool has_new = signals_.checkpoints_asked() > checkpoints_asked_;
   const int stop = is_told_to_leave() ? 0 : signals_.stop_asked();
   const int own = stop != 0 ? kStop + stop : has_new ? kSave : 0;
-  const int asked = session_->outer
+  const int asked = are_sites_apart()
                         ? asked_by_sites(own)
                         : static_cast<int>(setup_->world.all().combine(own, ReduceOp::max));
   if (asked == kSave) {
@@ -39,7 +39,7 @@ bool Run::stops() {
 /// wait for each other between all steps.
 bool Run::stops_between_steps() {
   if (stopped_by_ == 0 && are_all_told_to_leave()) stopped_by_ = SIGTERM;
-  return stopped_by_ != 0 || ((session_->outer || is_asked_) && stops());
+  return stopped_by_ != 0 || ((are_sites_apart() || is_asked_) && stops());
 }
 
 /// Sites know of each other's wishes only where they meet: what a site asks for goes with its
@@ -55,8 +55,11 @@ int Run::asked_by_sites(int own) {
   return static_cast<int>(session_->mesh.largest(asked, kStepAxes));
 }
 
+/// With a Company they stay in step (docs/design/055-elastic-sites.md).
+bool Run::are_sites_apart() const { return session_->outer && !epochs_; }
+
 /// Whether ranks of all sites may be asked something here without making anybody wait.
-bool Run::are_sites_together() const { return !session_->outer || session_->outer->has_met(); }
+bool Run::are_sites_together() const { return !are_sites_apart() || session_->outer->has_met(); }
 
 /// Layers see outer weights meanwhile, where there are such.
 template <class Work>
@@ -75,7 +78,7 @@ void Run::now(RunPlace::Doing doing) {
                       .step = state_.step,
                       .saved = saving_->newest_step(),
                       .saves = config_.checkpoint.on_exit,
-                      .has_sites = session_->outer != nullptr,
+                      .has_sites = are_sites_apart(),
                       .may_leave = epochs_.has_value()});
 }
 
@@ -91,9 +94,13 @@ void Run::loop(bool is_resumed) {
   step_->set_last_load(state_.expert_load);
   step_->set_first_microbatch(share.plan.first_in_step / share.plan.rows_per_batch);
   step_->before_update([this] { saving_->before_update(); });
-  step_->ask([this] { return has_new_signal() || (epochs_ && epochs_->wants_change()); });
+  const auto asks = [this] { return has_new_signal() || (epochs_ && epochs_->wants_change()); };
+  step_->ask(asks);
   if (epochs_) {
+    epochs_->ask(asks);
     step_->before_deciding([this](bool meet) { epochs_->decide(state_.step + 1, meet); });
+    // What sites exchange may take longer than a few steps.
+    if (session_->outer) session_->outer->outlive_ranks([this] { epochs_->stepping(false); });
   }
   unit_rates_ = unit_rates(session_->model, state_);
   if (session_->copy) {
@@ -130,12 +137,13 @@ bool Run::is_save_due() const {
   return is_due(config_.checkpoint.every) || (is_last && config_.checkpoint.on_exit);
 }
 
-/// What this rank reads of every step, of the samples that the ledger says to be next. Sites have
-/// shares of all replicas of all sites of the run file: samples of lost ones are not seen.
+/// What this rank reads of every step, of the samples that the ledger says to be next. Sites that
+/// go apart have shares of all replicas of all sites of the run file: samples of lost ones are not
+/// seen.
 recover::Share Run::begin_share() {
   const std::int64_t samples = config_.tokens_per_step() / config_.data.seq_len;
   const Mesh& mesh = session_->mesh;
-  if (config_.parallel.sites > 1) {
+  if (are_sites_apart()) {
     const std::int64_t replica = std::int64_t{site()} * mesh.size(Axis::dp) + mesh.coord(Axis::dp);
     return {.plan = {.samples_per_step = samples,
                      .first_in_step = replica * config_.accumulation() * config_.train.microbatch,
@@ -178,7 +186,7 @@ void Run::one_step(Loader& loader, const recover::Share& share) {
                                        config_.optim.clip);
   if (epochs_) epochs_->stepping(false);
   count_step(result, loader.take_wait_seconds());
-  is_asked_ = result.is_asked;
+  is_asked_ = epochs_ && epochs_->has_sites() ? epochs_->is_asked() : result.is_asked;
   if (session_->outer) note_loss(result.loss);
   recording_->end_step(state_, *carried_.last);
 }

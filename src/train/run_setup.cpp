@@ -40,7 +40,7 @@ void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dat
 ParallelPlan plan_of_all(const RunSetup& setup, const KeptStages& kept) {
   if (!setup.options.dry_run) require_same_on_all_ranks(setup.world, setup.identity);
   ParallelPlan plan = configured_plan(setup.config, setup.spec, setup.world.size(),
-                                      static_cast<int>(setup.options.sites_left.size()));
+                                      static_cast<int>(setup.sites_there.size()));
   if (!kept.cut.empty()) plan.units_of_stage = units_of_cut(setup.spec, kept.cut);
   if (setup.config.parallel.ep_exchange.is_to_be_planned()) {
     // Machine files are each rank's own. Those of the first decide.
@@ -53,8 +53,11 @@ ParallelPlan plan_of_all(const RunSetup& setup, const KeptStages& kept) {
 Keepers keepers_of(const RunSetup& setup, FolderLock& lock) {
   if (setup.options.dry_run) return setup.world;
   const config::CheckpointConfig& checkpoint = setup.config.checkpoint;
-  return take_folder(setup.world, setup.folder, setup.plan.mesh,
-                     checkpoint.every > 0 || checkpoint.on_exit, lock);
+  // Where ranks come and go, all of them have one folder.
+  const bool is_elastic = setup.config.recover.elastic;
+  const MeshShape mesh = is_elastic ? setup.plan.mesh.with(Axis::site, 1) : setup.plan.mesh;
+  return take_folder(setup.world, setup.folder, mesh, checkpoint.every > 0 || checkpoint.on_exit,
+                     lock);
 }
 
 /// The first rank of a folder tokenises where that is to be done; the others then find it done.
@@ -151,10 +154,11 @@ RunSetup::RunSetup(const config::RunConfig& run_config, RunBasis& basis, const R
       tokenizer(basis.tokenizer),
       spec(basis.spec),
       identity(basis.identity),
+      sites_there(ranks.sites.empty() ? options.sites_left : ranks.sites),
       plan(plan_of_all(*this, kept)),
       kept_by(keepers_of(*this, basis.lock)),
       is_first(keepers().is_first()),
-      sites{.in_mesh = options.sites_left, .are_apart = keepers().are_apart()},
+      sites{.in_mesh = sites_there, .are_apart = keepers().are_apart()},
       data(open_data(*this, basis.data)) {
   const RunIdentity of_data = identity_of(data);
   if (!options.dry_run) {

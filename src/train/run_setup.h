@@ -34,6 +34,8 @@ struct RunRanks {
   World& world;        ///< the first keeps the run folder and speaks to the user
   World& placed;       ///< in the order of the mesh
   bool go_on = false;  ///< with a run that the first of them has been in: others have come to it
+  /// The numbers of sites in the order of the mesh; empty: as TrainOptions::sites_left.
+  std::vector<int> sites = {};
 };
 
 /// Of a pipeline that goes on without some of its stages (recover.stages = "skip").
@@ -65,7 +67,8 @@ struct RunSetup {
   const std::filesystem::path& folder;
   const RunTokenizer& tokenizer;
   const ModelSpec& spec;
-  RunIdentity identity;  ///< complete once the data are open
+  RunIdentity identity;                ///< complete once the data are open
+  const std::vector<int> sites_there;  ///< their numbers, where not all may be
   const ParallelPlan plan;
   const Keepers kept_by;
   const bool is_first;  ///< of those who keep the folder: writes there and speaks to the user

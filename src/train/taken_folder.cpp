@@ -20,13 +20,15 @@ bool sees_lock(World& world, const fs::path& folder, FolderLock& lock) {
   return lock_text(folder) == lock.text;
 }
 
-[[noreturn]] void refuse_unseen(int rank, int first, const fs::path& folder) {
+[[noreturn]] void refuse_unseen(int rank, int first, const fs::path& folder,
+                                const MeshShape& mesh) {
   throw Error(
       ErrorCode::usage,
       fmt::format("rank {} does not see what rank {} has in the run folder {}", rank, first,
                   folder.string()),
-      "every rank writes its share of a checkpoint: give all of them, or all of a site, the "
-      "same run folder, on a file system that they share");
+      fmt::format("every rank writes its share of a checkpoint: give all of them{} the same run "
+                  "folder, on a file system that they share",
+                  mesh.size(Axis::site) > 1 ? ", or all of a site," : ""));
 }
 
 enum class Sees { all, none, some };
@@ -84,7 +86,7 @@ Keepers take_folder(World& world, const fs::path& folder, const MeshShape& mesh,
     keepers.decide(take);
     is_seen = sees_lock(keepers.here(), folder, lock);
   }
-  if (!is_seen) refuse_unseen(world.rank(), world.rank() - keepers.here().rank(), folder);
+  if (!is_seen) refuse_unseen(world.rank(), world.rank() - keepers.here().rank(), folder, mesh);
   return keepers;
 }
 

@@ -20,10 +20,10 @@ struct FolderLock {
 };
 
 /// Takes the run folder before anything is written there, and says who keep it; all ranks of
-/// `world`, which are arranged as `mesh` where there are sites, call it. Where they see the one of
-/// rank 0, they keep it together. Where no rank of another site than the first does, each site has
-/// a folder of its own. Error(usage) on ranks that do not see what others of their site have, and
-/// where sites can not be told apart in this way.
+/// `world`, which are arranged as `mesh` where there are sites that may have folders of their own,
+/// call it. Where they see the one of rank 0, they keep it together. Where no rank of another site
+/// than the first does, each site has a folder of its own. Error(usage) on ranks that do not see
+/// what others of their site have, and where sites can not be told apart in this way.
 ///
 /// Who has it already keeps it; a first keeper takes it over from another member of this run.
 /// `all_write`: every rank writes there. Otherwise it is rank 0's, whatever others see.

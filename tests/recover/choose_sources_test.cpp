@@ -219,5 +219,96 @@ TEST(ChooseSources, ASpareTakesNothingWithIt) {
             "rank 4 is lost: nothing was there only, going on behind step 120");
 }
 
+/// Two sites of two stages and, where there are `replicas`, two of each in a site.
+std::vector<StatePiece> of_sites(int replicas) {
+  std::vector<StatePiece> pieces;
+  for (int place = 0; place < 4; ++place) {
+    pieces.push_back({.stage = place % 2, .site = place / 2});
+    for (int i = 0; i < replicas; ++i) pieces.back().holders.push_back(place * replicas + i);
+  }
+  return pieces;
+}
+
+TEST(ChooseSources, ReplicasInTheSiteComeBeforeOtherSites) {
+  const Losses one{
+      .step = 9, .is_lost = lost(8, {5}), .stages = 2, .sites = {0, 3}, .sites_now = {0, 3}};
+  EXPECT_EQ(whole_sites(of_sites(2), one), (std::vector<int>{0, 3}));
+  const Restoration made = choose_sources(of_sites(2), one);
+  EXPECT_TRUE(made.is_exact);
+  EXPECT_EQ(made.line,
+            "rank 5 is lost: stage 0 of site 3 from its replica on rank 4; exact, going on behind "
+            "step 9");
+}
+
+TEST(ChooseSources, ASiteThatLostAStageGoesOnAsAnotherOneIs) {
+  const Losses one{.step = 9,
+                   .is_lost = lost(4, {1}),
+                   .stages = 2,
+                   .sites = {0, 1},
+                   .sites_now = {0, 1},
+                   .checkpoint = 5};
+  EXPECT_EQ(whole_sites(of_sites(1), one), (std::vector<int>{1}));
+  const Restoration made = choose_sources(of_sites(1), one);
+  ASSERT_EQ(made.sources.size(), 1U) << "all of it, not the stage alone";
+  EXPECT_EQ(made.sources[0].kind, Kind::site);
+  EXPECT_EQ(made.sources[0].site, 0);
+  EXPECT_EQ(made.sources[0].taken, 1);
+  EXPECT_FALSE(made.is_exact);
+  EXPECT_EQ(made.line,
+            "rank 1 is lost: site 0 with the weights and moments of site 1; not exact: what site 0 "
+            "alone had is gone, going on behind step 9");
+}
+
+TEST(ChooseSources, WhereNoSiteIsWholeAllGoBack) {
+  const Losses both{.step = 9,
+                    .is_lost = lost(4, {1, 2}),
+                    .stages = 2,
+                    .sites = {0, 1},
+                    .sites_now = {0},
+                    .checkpoint = 5};
+  const Restoration made = choose_sources(of_sites(1), both);
+  EXPECT_TRUE(made.is_from_checkpoint());
+  EXPECT_EQ(made.line,
+            "ranks 1, 2 are lost: stage 1 of site 0 has no replica and no copy left, and no site "
+            "has all of its state; all go back from step 9 to the checkpoint of step 5");
+}
+
+/// As where a rank was told to leave, and all have saved this step.
+TEST(ChooseSources, ACheckpointOfThisStepIsNearerThanAnotherSite) {
+  const Losses left{.step = 9,
+                    .is_lost = lost(4, {3}),
+                    .stages = 2,
+                    .sites = {0, 1},
+                    .sites_now = {0, 1},
+                    .checkpoint = 9};
+  EXPECT_EQ(choose_sources(of_sites(1), left).line,
+            "rank 3 is lost: stage 1 of site 1 has no replica and no copy left, and another site "
+            "is not exact; all take the checkpoint of step 9, which is this one");
+  Losses without = left;
+  without.sites_now = {0};
+  EXPECT_FALSE(choose_sources(of_sites(1), without).is_from_checkpoint());
+}
+
+TEST(ChooseSources, SitesGoAndComeBack) {
+  Losses gone{
+      .step = 9, .is_lost = lost(4, {2, 3}), .stages = 2, .sites = {0, 1}, .sites_now = {0}};
+  EXPECT_EQ(choose_sources(of_sites(1), gone).line,
+            "ranks 2, 3 are lost: site 1 waits for ranks; not exact: what site 1 alone had is "
+            "gone, going on behind step 9");
+  const Losses back{.step = 12, .is_lost = lost(2, {}), .stages = 2, .sites_now = {0, 1}};
+  std::vector<StatePiece> pieces = of_sites(1);
+  pieces.resize(2);
+  EXPECT_EQ(choose_sources(pieces, back).line,
+            "ranks have come: site 1 with the weights and moments of site 0; not exact, going on "
+            "behind step 12");
+}
+
+TEST(ChooseSources, ASiteTakesThatOfEntryKModN) {
+  EXPECT_EQ(site_taken(2, {0, 2}), 2);
+  EXPECT_EQ(site_taken(1, {0, 2}), 2);
+  EXPECT_EQ(site_taken(3, {0, 2, 4}), 0);
+  EXPECT_EQ(site_taken(1, {}), 1);
+}
+
 }  // namespace
 }  // namespace heddle::recover

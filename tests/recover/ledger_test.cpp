@@ -54,6 +54,23 @@ TEST(Ledger, SharesAreThoseOfTodaysRunsWhereReplicasDivideTheBatch) {
   }
 }
 
+/// Those of the first site come first, as where sites go apart.
+TEST(Ledger, ReplicasOfAllSitesDivideTheBatch) {
+  Ledger ledger(16, 2);
+  const MeshShape two = mesh_of(2, 2).with(Axis::site, 2);
+  ledger.begin_epoch(0, 0, two);
+  for (int rank = 0; rank < two.ranks(); ++rank) {
+    const std::int64_t replica = two.coord(Axis::site, rank) * 2 + two.coord(Axis::dp, rank);
+    EXPECT_EQ(ledger.share(rank).plan.first_in_step, replica * 4);
+    EXPECT_EQ(ledger.share(rank).plan.batches_per_step, 2);
+  }
+  ledger.finished(1);
+  // A single one has all of a step.
+  ledger.begin_epoch(1, 1, mesh_of(1, 2));
+  EXPECT_EQ(ledger.share(0).plan.first_in_step, 0);
+  EXPECT_EQ(ledger.share(0).plan.batches_per_step, 8);
+}
+
 TEST(Ledger, FewerReplicasAccumulateMoreAndAllTheSameNumber) {
   Ledger ledger(16, 2);
   for (int dp = 1; dp <= 8; ++dp) {

@@ -182,7 +182,7 @@ TEST(MeshFor, LeavesStagesOutThatNobodyHasAndThereIsNoRankFor) {
   // The fourth member, who came late, is the last in seniority.
   Members members = pipeline_without({2, 4});
   std::rotate(members.begin() + 2, members.begin() + 3, members.end());
-  const FormerStages two{.count = 6, .nobodys = {2, 4}};
+  const Former two{.stages = {.count = 6, .nobodys = {2, 4}}};
   const Arrangement made = mesh_for(asked, members, 8, kAnything, Shares::any, two);
   EXPECT_EQ(made.request.pp, 4);
   EXPECT_EQ(made.left_out, (std::vector<int>{2, 4}));
@@ -201,7 +201,7 @@ TEST(MeshFor, TakesStagesBackThatWereLeftOut) {
   const ParallelRequest asked = request(1, 1, 6);
   const std::vector<LostBlocks> left_out = {{.begin = 2, .end = 3}};
   Members members = pipeline_without({}, left_out, {0, 1, 3, 4, 5, 6});
-  const FormerStages one{.count = 6, .nobodys = {2}};
+  const Former one{.stages = {.count = 6, .nobodys = {2}}};
   EXPECT_EQ(mesh_for(asked, members, 8, kAnything, Shares::any, one).left_out,
             (std::vector<int>{2}));
   members.emplace_back();
@@ -214,11 +214,71 @@ TEST(MeshFor, TakesStagesBackThatWereLeftOut) {
 TEST(MeshFor, CutsAnewWhereLivingStagesHaveNotAllTheirRanks) {
   ParallelRequest asked = request(1, 1, 4);
   asked.cp = 2;
-  const FormerStages one{.count = 4, .nobodys = {2}};
+  const Former one{.stages = {.count = 4, .nobodys = {2}}};
   const Arrangement made = mesh_for(asked, Members(5), 8, kAnything, Shares::any, one);
   EXPECT_EQ(made.request.pp, 2);
   EXPECT_EQ(made.left_out, (std::vector<int>{2})) << "its blocks are, wherever they lie";
   EXPECT_FALSE(made.keeps_stages);
+}
+
+ParallelRequest of_sites(int sites, int dp, int pp) {
+  ParallelRequest asked = request(dp, 1, pp);
+  asked.sites = sites;
+  return asked;
+}
+
+/// All ranks of the mesh, but for those of sites that were lost before, with their numbers.
+Members members_of(const ParallelRequest& asked, const std::vector<int>& sites) {
+  Members members = all_of(asked);
+  for (auto& member : members) member->sites = sites;
+  return members;
+}
+
+TEST(MeshFor, KeepsSitesBeforeReplicas) {
+  const ParallelRequest asked = of_sites(2, 2, 1);
+  const Arrangement made = mesh_for(asked, without(members_of(asked, {0, 1}), 1), 8, kAnything,
+                                    Shares::any, {.whole_sites = {0, 1}});
+  EXPECT_EQ(made.request.sites, 2);
+  EXPECT_EQ(made.request.dp, 1);
+  EXPECT_EQ(made.sites, (std::vector<int>{0, 1}));
+  EXPECT_EQ(made.by_place, (std::vector<int>{0, 1})) << "ranks 0 and 2 of before";
+  EXPECT_EQ(made.spares, (std::vector<int>{2}));
+}
+
+TEST(MeshFor, LeavesOutTheSiteThatIsNotWhole) {
+  const ParallelRequest asked = of_sites(3, 1, 2);
+  for (const int lost : {0, 3, 4}) {
+    std::vector<int> whole = {0, 1, 2};
+    std::erase(whole, lost / 2);
+    const Arrangement made = mesh_for(asked, without(members_of(asked, {0, 1, 2}), lost), 8,
+                                      kAnything, Shares::any, {.whole_sites = whole});
+    EXPECT_EQ(made.request.sites, 2);
+    EXPECT_EQ(made.sites, whole);
+    EXPECT_EQ(made.spares.size(), 1U);
+    for (std::size_t place = 0; place < 4; ++place) {
+      const int former = whole[place / 2] * 2 + static_cast<int>(place % 2);
+      EXPECT_EQ(made.by_place[place], former > lost ? former - 1 : former) << lost;
+    }
+  }
+}
+
+/// Sites 0 and 2 go on, and two ranks come: they are site 1.
+TEST(MeshFor, LetsASiteComeBackByItsNumber) {
+  const ParallelRequest asked = of_sites(3, 1, 2);
+  Members members = members_of(of_sites(2, 1, 2), {0, 2});
+  members.resize(6);
+  const Arrangement made =
+      mesh_for(asked, members, 8, kAnything, Shares::any, {.whole_sites = {0, 2}});
+  EXPECT_EQ(made.sites, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(made.by_place, (std::vector<int>{0, 1, 4, 5, 2, 3}));
+}
+
+TEST(MeshFor, CutsThePipelineOfASingleSiteLast) {
+  const ParallelRequest asked = of_sites(2, 1, 2);
+  const Arrangement made = mesh_for(asked, Members(1), 8, kAnything);
+  EXPECT_EQ(made.request.sites, 1);
+  EXPECT_EQ(made.request.pp, 1);
+  EXPECT_EQ(made.sites, (std::vector<int>{0}));
 }
 
 }  // namespace

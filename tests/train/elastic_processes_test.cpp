@@ -122,5 +122,31 @@ TEST(ElasticProcesses, WhereNobodyComesTheyWaitNoLongerThanTheyAreTold) {
   EXPECT_EQ(run.status(0), static_cast<int>(ErrorCode::usage));
 }
 
+/// All processes of a site, which two others make anew while the first goes on.
+TEST(ElasticProcesses, AKilledSiteIsMadeAnewOfAnother) {
+  std::vector<std::string> settings = kSettings;
+  settings.insert(settings.end(), {"parallel.sites=2", "parallel.dp=1", "outer.every=8"});
+  ElasticProcesses run(4, settings);
+  ASSERT_TRUE(run.wait_for_step(20));
+  run.end_at_once(2);
+  run.end_at_once(3);
+  run.join();
+  run.join();
+  for (const int process : {0, 1, 4, 5}) EXPECT_EQ(run.status(process), 0) << process;
+  expect_every_step_once(run);
+  const Json epochs = run.report()["epochs"];
+  ASSERT_GE(epochs.size(), 2u);
+  EXPECT_EQ(epochs.back()["mesh"], "sites=2 dp=1 tp=1 pp=2") << epochs;
+  bool is_said = false;
+  for (const Json& epoch : epochs) {
+    if (!epoch["source"].is_string()) continue;
+    const std::string source = epoch["source"];
+    EXPECT_EQ(source.find("checkpoint"), std::string::npos) << source;
+    const auto at = source.find("site 1 with the weights and moments of site 0; not exact");
+    is_said = is_said || at != std::string::npos;
+  }
+  EXPECT_TRUE(is_said) << epochs;
+}
+
 }  // namespace
 }  // namespace heddle

@@ -51,6 +51,11 @@ TEST(KilledRanks, AreReplacedFromReplicasWithoutATrace) {
   expect_as_left_alone(1, {"parallel.dp=2", "parallel.pp=2"}, Json::object());
 }
 
+/// The same in sites that stay in step, at any moment of their exchanges.
+TEST(KilledRanks, OfSitesAreReplacedFromReplicasWithoutATrace) {
+  expect_as_left_alone(1, {"parallel.sites=2", "parallel.dp=2", "outer.every=6"}, Json::object());
+}
+
 /// Three stages until another comes: without clipping no sum depends on how the pipeline is cut. A
 /// neighbour has a copy of what was lost.
 TEST(KilledRanks, AreReplacedFromCopiesWithoutATrace) {

@@ -126,8 +126,8 @@ threads = 1
   std::string numbers() const {
     std::string text;
     for (Json line : metrics()) {
-      for (const char* timing :
-           {"step_seconds", "tokens_per_second", "mfu", "data_wait_seconds", "block_seconds"}) {
+      for (const char* timing : {"step_seconds", "tokens_per_second", "mfu", "data_wait_seconds",
+                                 "block_seconds", "sites_waited"}) {
         line.erase(timing);
       }
       text += line.dump() + "\n";

@@ -54,6 +54,7 @@ OuterSteps::OuterSteps(ParamStore& store, const RankUnits& units, const OuterPol
   }
   store.keep(std::move(states));
   fragments_.resize(static_cast<std::size_t>(policy.fragments));
+  last_.resize(fragments_.size());
   for (ParamStore::HeldStretch& held : store.held()) {
     const int block = units.units[static_cast<std::size_t>(held.unit)].block;
     fragments_[static_cast<std::size_t>(policy.fragment_of(block))].push_back(std::move(held));
@@ -69,6 +70,7 @@ void OuterSteps::start(Stream& stream) {
 
 void OuterSteps::resume(std::int64_t step, Stream& stream) {
   step_ = step;
+  std::ranges::fill(last_, Last{step, step});
   for (const Stretches& fragment : fragments_) require_equal_tensors(fragment, stream);
 }
 
@@ -80,9 +82,15 @@ void OuterSteps::perform(const StepOp& op, Stream& stream) {
 
 void OuterSteps::begin(int fragment, Stream& stream) {
   HEDDLE_CHECK(!under_way_.contains(fragment), "fragment {} is under way", fragment);
-  const Stretches& stretches = fragments_[static_cast<std::size_t>(fragment)];
-  UnderWay exchange;
-  exchange.sent = encode(fragment, stream);
+  Tensor sent = encode(fragment, stream);
+  // It is under way before anything travels: others may be gone.
+  UnderWay& exchange = under_way_[fragment];
+  exchange.sent = std::move(sent);
+  last(fragment).begun = step_;
+  give(exchange, stretches(fragment), stream);
+}
+
+void OuterSteps::give(UnderWay& exchange, const Stretches& stretches, Stream& stream) {
   exchange.received = store_.memory().alloc({sites().size() * exchange.sent.count()},
                                             exchange.sent.dtype(), MemoryTag::communication);
   exchange.work = sites().all_gather(exchange.sent, exchange.received, stream);
@@ -95,7 +103,6 @@ void OuterSteps::begin(int fragment, Stream& stream) {
     std::memcpy(exchange.note_sent.bytes(), &note_, sizeof(note_));
   }
   exchange.note_work = sites().all_gather(exchange.note_sent, exchange.notes_received, stream);
-  under_way_[fragment] = std::move(exchange);
 }
 
 Tensor OuterSteps::encode(int fragment, Stream& stream) {
@@ -146,13 +153,10 @@ Tensor OuterSteps::encode(int fragment, Stream& stream) {
 }
 
 void OuterSteps::settle(int fragment, Stream& stream) {
-  auto found = under_way_.extract(fragment);
-  if (found.empty()) return;
-  const UnderWay exchange = std::move(found.mapped());
-  const Stopwatch watch;
-  exchange.work.wait(stream);
-  exchange.note_work.wait(stream);
-  waited_ += watch.seconds();
+  const auto found = under_way_.find(fragment);
+  if (found == under_way_.end()) return;
+  wait(found->second, stream);
+  const UnderWay exchange = std::move(under_way_.extract(found).mapped());
   ++exchanges_;
   if (!stream.is_dry()) look_at_notes(fragment, exchange.notes_received, stream);
   const Stretches& stretches = fragments_[static_cast<std::size_t>(fragment)];
@@ -166,6 +170,23 @@ void OuterSteps::settle(int fragment, Stream& stream) {
     update(held, of_held, more.slice(0, 0, values), stream);
     at += policy_.codec ? policy_.encoded_bytes(values) : values;
   }
+}
+
+/// Where that fails, the exchange stays under way.
+void OuterSteps::wait(const UnderWay& exchange, Stream& stream) {
+  const bool has_come = exchange.work.done() && exchange.note_work.done();
+  if (!has_come && before_waiting_ && !stream.is_dry()) before_waiting_();
+  const Stopwatch watch;
+  exchange.work.wait(stream);
+  exchange.note_work.wait(stream);
+  if (before_waiting_ && stream.device().kind != Device::Kind::cpu && !stream.is_dry()) {
+    // A kernel of others that was given up ends ours with something else than we wait for. Who
+    // comes here over the host had not heard of a loss: what it gave is whole.
+    stream.synchronize();
+    sites().check();
+    sites().barrier();
+  }
+  waited_ += watch.seconds();
 }
 
 /// In the order of sites. `at`: where the stretch lies in what each site sent.
@@ -202,6 +223,11 @@ void OuterSteps::update(const ParamStore::HeldStretch& held, const Tensor& mean,
 
 void OuterSteps::end(int fragment, Stream& stream) {
   settle(fragment, stream);
+  mix(fragment, stream);
+  last(fragment).ended = step_;
+}
+
+void OuterSteps::mix(int fragment, Stream& stream) {
   if (policy_.mix == 1.0) return;
   const Stretches& stretches = fragments_[static_cast<std::size_t>(fragment)];
   const Tensor share = policy_.mix > 0.0 ? scratch(stretches) : Tensor();
@@ -237,6 +263,12 @@ void OuterSteps::settle(Stream& stream) {
 }
 
 void OuterSteps::swap_weights(Stream& stream) {
+  swap_held(stream);
+  store_.held_changed(stream);
+}
+
+void OuterSteps::swap_held(Stream& stream) {
+  is_swapped_ = !is_swapped_;
   for (const Stretches& fragment : fragments_) {
     if (fragment.empty()) continue;
     const Tensor room = scratch(fragment);
@@ -247,7 +279,6 @@ void OuterSteps::swap_weights(Stream& stream) {
       ops::copy(own, outer_of(held), stream);
     }
   }
-  store_.held_changed(stream);
 }
 
 // ---- Whether sites have the same ----------------------------------------------------------------

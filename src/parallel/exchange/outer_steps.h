@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +51,33 @@ class OuterSteps {
   /// outer_begin or outer_end.
   void perform(const StepOp& op, Stream& stream);
 
+  // ---- Where ranks may be lost (docs/design/055-elastic-sites.md) -------------------------------
+
+  /// They may; `tell` is called before the rank waits for an exchange that has not come yet.
+  void outlive_ranks(std::function<void()> tell) { before_waiting_ = std::move(tell); }
+
+  // Some were, in this order. Nothing of it needs communicators of the mesh.
+
+  /// What an interrupted step has left to do on this rank alone, now that its update is made: what
+  /// begins in it is encoded. Layers see own weights again.
+  void catch_up(std::int64_t step, Stream& stream);
+  /// A piece of something that sites exchange: boxes that are alike on all ranks that hold it.
+  struct Exchanged {
+    ParamPiece sent;  ///< what this rank has sent of it, decoded; absent where that is settled
+    ParamPiece weights;
+    std::optional<ParamPiece> velocity;  ///< with momentum
+  };
+  /// Of exchanges under way.
+  std::vector<Exchanged> open_pieces(Stream& stream);
+  /// Of all others.
+  std::vector<Exchanged> settled_pieces() const;
+  /// What was sent of open pieces has become what all sites sent in the mean: settles them by it.
+  void settle_open(Stream& stream);
+  /// Own weights get their share of what ends in the step, unless they have it.
+  void end_open(std::int64_t step, Stream& stream);
+
+  // -----------------------------------------------------------------------------------------------
+
   /// Goes with the next exchange; its hash and waited are filled in.
   void set_note(const SiteNote& note) { note_ = note; }
   /// By site, of the exchange that ended last; empty before the first.
@@ -65,6 +94,11 @@ class OuterSteps {
     Tensor sent, received;  // of all sites; bytes, or f32 without a codec
     Tensor note_sent, notes_received;
     Work work, note_work;
+    std::vector<Tensor> decoded;  // of what was sent, by stretch, where it is settled by hand
+  };
+  /// The step in which something last happened to a fragment.
+  struct Last {
+    std::int64_t begun = 0, ended = 0;
   };
 
   Communicator& sites() const { return store_.mesh().comm(Axis::site); }
@@ -75,6 +109,17 @@ class OuterSteps {
   void begin(int fragment, Stream& stream);
   void end(int fragment, Stream& stream);
   void settle(int fragment, Stream& stream);
+  /// Once what is sent is known.
+  void give(UnderWay& exchange, const Stretches& stretches, Stream& stream);
+  void wait(const UnderWay& exchange, Stream& stream);
+  void mix(int fragment, Stream& stream);
+  void swap_held(Stream& stream);
+  Last& last(int fragment) { return last_[static_cast<std::size_t>(fragment)]; }
+  const Stretches& stretches(int fragment) const {
+    return fragments_[static_cast<std::size_t>(fragment)];
+  }
+  void add_pieces(const ParamStore::HeldStretch& held, const Tensor& sent,
+                  std::vector<Exchanged>& pieces) const;
   /// Outer minus own weights of everything in the fragment, encoded.
   Tensor encode(int fragment, Stream& stream);
   void add_up(const Tensor& received, std::int64_t at, std::int64_t each, const Tensor& mean,
@@ -97,6 +142,9 @@ class OuterSteps {
   std::vector<int> numbers_;
   std::vector<Stretches> fragments_;
   std::map<int, UnderWay> under_way_;
+  std::vector<Last> last_;  // by fragment
+  bool is_swapped_ = false;
+  std::function<void()> before_waiting_;
   std::int64_t step_ = 0, exchanges_ = 0;
   double waited_ = 0.0;
   SiteNote note_;
