@@ -303,9 +303,12 @@ TEST_F(CudaAttention, CapsScores) {
         check({1, 1, 200, 4, 2, width, 199, 0, 1, 30, 1.5}, dtype, false);
       }
     }
-    // Scores far beyond the cap.
+    // Scores far beyond the cap, and such that grow beyond what is small beside it, over many
+    // tiles.
     for (const std::int64_t width : {64, 128, 256}) {
       check({1, 200, 200, 2, 1, width, 0, 0, 1, 0, 20.0}, DType::bf16, true, 30.0);
+      check({1, 700, 700, 4, 2, width, 0, 0, 1, 0, 4.0}, DType::bf16, true, 8.0);
+      check({1, 700, 700, 4, 2, width, 0, 0, 1, 300, 50.0}, DType::bf16, true, 60.0);
     }
   }
 }

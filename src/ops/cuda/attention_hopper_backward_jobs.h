@@ -83,6 +83,7 @@ struct BackwardTensors {
   float scale, scale_log2;
   float
       cap_factor;  // with a cap, of products to what tanh_of() takes; scale_log2 is the cap's then
+  SmallCap small_cap;
 };
 
 constexpr int kGradientTiles = 2;  // of each of the two warpgroups
@@ -252,6 +253,36 @@ __device__ __forceinline__ void make_probabilities(const float (&scores)[32], fl
   }
 }
 
+/// The same of products that SmallCap is for, which it returns the largest square of.
+__device__ __forceinline__ unsigned make_small_probabilities(const float (&products)[32],
+                                                             const SmallCap& small,
+                                                             const LaneValues<float>& lse,
+                                                             std::uint32_t (&p)[4][4],
+                                                             std::uint32_t (&bent)[4][4]) {
+  unsigned largest = 0;
+#pragma unroll
+  for (int i = 0; i < 32; i += 2) {
+    const int j = i / 4 * 2;
+    const float x = products[i] * products[i], y = products[i + 1] * products[i + 1];
+    largest = SmallCap::larger(largest, x, y);
+    const std::uint32_t both =
+        pair_of(exp2_fast(small.exponent(products[i], x, lse.of[j])),
+                exp2_fast(small.exponent(products[i + 1], y, lse.of[j + 1])));
+    p[i / 8][i / 2 % 4] = both;
+    bent[i / 8][i / 2 % 4] =
+        multiply_add_pairs(multiply_pairs(both, small.slope), pair_of(x, y), both);
+  }
+  return largest;
+}
+
+/// The gradients of scores, made of those of probabilities and of these, rounded, which
+/// have the slope of a cap in them, or there is no cap.
+template <bool kCaps>
+__device__ __forceinline__ std::uint32_t score_gradients(std::uint32_t p, float x, float y) {
+  if constexpr (kCaps) return multiply_pairs(p, pair_of(x, y));
+  return pair_of(low_of(p) * x, high_of(p) * y);
+}
+
 /// Which of a job's queries see which of 64 keys, half `half` of its keys. Without kAnyShift the
 /// first tile of queries that sees them begins at their position, and those before it are skipped.
 template <bool kDocuments, bool kAnyShift, bool kCaps>
@@ -267,12 +298,22 @@ class KeySight {
     }
   }
 
+  /// Whether all queries of tile `tile` of a head see all keys.
+  __device__ __forceinline__ bool hides_nothing(int tile, int skipped,
+                                                const int* first_keys) const {
+    bool is_open = kAnyShift ? shift_of(tile) <= 1 - kQueryTile && keys_ >= 64 : tile != skipped;
+    if constexpr (kDocuments) {
+      is_open = is_open && uniform(first_keys[kQueryTile - 1]) <= first_key();
+    }
+    return is_open;
+  }
+
   /// Hides the pairs of tile `tile` of a head's queries, and their first keys, that do not see each
   /// other.
   __device__ __forceinline__ void hide_unseen(float (&scores)[32], int tile, int skipped,
                                               const int* first_keys) const {
     if constexpr (kAnyShift) {
-      const int shift = shift_ - tile * kQueryTile - (tile >= jump_tile_ ? all_.jump : 0);
+      const int shift = shift_of(tile);
       if (shift > 1 - kQueryTile || keys_ < 64) hide_earlier_queries<kCaps>(scores, shift, keys_);
     } else {
       if (tile == skipped) hide_earlier_queries<kCaps>(scores);
@@ -289,6 +330,11 @@ class KeySight {
   /// Read where it is needed: registers are short.
   __device__ __forceinline__ int first_key() const {
     return uniform(job_.key_tile) * kKeyTile + half_ * 64;
+  }
+
+  /// Query `shift_of(tile)` of the tile is at the first key's position.
+  __device__ __forceinline__ int shift_of(int tile) const {
+    return shift_ - tile * kQueryTile - (tile >= jump_tile_ ? all_.jump : 0);
   }
 
   const BackwardJobs& all_;

@@ -125,9 +125,17 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
       // After the last tile its scores once more, for nothing: a branch there would make the
       // compiler wait for each product.
       const Turn<kStages> next = left > 1 ? turn : here;
-      if constexpr (kCaps) bend(scores, multiply_all(scores, t.cap_factor));
-      sight.hide_unseen(scores, now, skipped, m.first_keys[here.index]);
-      make_probabilities<kCaps>(scores, t.scale_log2, lse, p, ds);
+      const int* const first_keys = m.first_keys[here.index];
+      // Whether products are small is asked behind it: they are there until then.
+      const bool is_done =
+          kCaps && sight.hides_nothing(now, skipped, first_keys) &&
+          __all_sync(0xffffffffU,
+                     t.small_cap.holds(make_small_probabilities(scores, t.small_cap, lse, p, ds)));
+      if (!is_done) {
+        if constexpr (kCaps) bend(scores, multiply_all(scores, t.cap_factor));
+        sight.hide_unseen(scores, now, skipped, first_keys);
+        make_probabilities<kCaps>(scores, t.scale_log2, lse, p, ds);
+      }
       begin_products();
       multiply_left(dv, p, dout0 + here.index * kNextTile);
       end_product_group();
@@ -142,9 +150,9 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
         const int j = i / 4 * 2;
-        const std::uint32_t both = (kCaps ? ds : p)[i / 8][i / 2 % 4];
-        ds[i / 8][i / 2 % 4] = pair_of(low_of(both) * (gradients[i] - delta.of[j]),
-                                       high_of(both) * (gradients[i + 1] - delta.of[j + 1]));
+        ds[i / 8][i / 2 % 4] =
+            score_gradients<kCaps>((kCaps ? ds : p)[i / 8][i / 2 % 4], gradients[i] - delta.of[j],
+                                   gradients[i + 1] - delta.of[j + 1]);
       }
       wait_for(&m.gradient_empty[half][gradient_turn.index], gradient_turn.parity ^ 1);
 #pragma unroll

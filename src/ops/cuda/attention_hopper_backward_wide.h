@@ -86,11 +86,17 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<kAddsKeys>& t,
       settle(dk);
       settle(scores);
       if (done >= 0) arrive(&m.empty[done]);
-      if constexpr (kCaps) bend(scores, multiply_all(scores, t.cap_factor));
-      sight.hide_unseen(scores, tile, 0, m.first_keys[stage]);
       LaneValues<float> row_values;
-      row_values.load(m.lse[stage]);
-      make_probabilities<kCaps>(scores, t.scale_log2, row_values, p, ds);
+      if (kCaps && sight.hides_nothing(tile, 0, m.first_keys[stage]) &&
+          are_all_small(scores, t.small_cap)) {
+        row_values.load(m.lse[stage]);
+        make_small_probabilities(scores, t.small_cap, row_values, p, ds);
+      } else {
+        if constexpr (kCaps) bend(scores, multiply_all(scores, t.cap_factor));
+        sight.hide_unseen(scores, tile, 0, m.first_keys[stage]);
+        row_values.load(m.lse[stage]);
+        make_probabilities<kCaps>(scores, t.scale_log2, row_values, p, ds);
+      }
       begin_products();
       multiply_left(dv, p, dout0_across + stage * kNextTile);
       end_product_group();
@@ -100,9 +106,9 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<kAddsKeys>& t,
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
         const int j = i / 4 * 2;
-        const std::uint32_t both = (kCaps ? ds : p)[i / 8][i / 2 % 4];
-        ds[i / 8][i / 2 % 4] = pair_of(low_of(both) * (gradients[i] - row_values.of[j]),
-                                       high_of(both) * (gradients[i + 1] - row_values.of[j + 1]));
+        ds[i / 8][i / 2 % 4] = score_gradients<kCaps>((kCaps ? ds : p)[i / 8][i / 2 % 4],
+                                                      gradients[i] - row_values.of[j],
+                                                      gradients[i + 1] - row_values.of[j + 1]);
       }
       wait_for(&m.gradient_empty[half][gradient_turn.index], gradient_turn.parity ^ 1);
 #pragma unroll

@@ -162,7 +162,9 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
                               .scale = (caps ? problem.cap : problem.scale) * kLog2E,
                               .cap_factor = caps ? kTanhUnit * problem.scale / problem.cap : 0.0F,
                               .lse = lse_BHS,
-                              .counter = state.work_counter},
+                              .counter = state.work_counter,
+                              .small_cap =
+                                  caps ? SmallCap(problem.scale, problem.cap) : SmallCap()},
         state);
   };
   block ? run_kind(std::true_type{}) : run_kind(std::false_type{});

@@ -5,6 +5,7 @@
 
 #include <climits>
 
+#include "ops/cuda/attention_caps.h"
 #include "ops/cuda/attention_problem.h"
 #include "ops/cuda/hopper_tiles.h"
 
@@ -28,9 +29,6 @@ template <int kWidth_, bool kAnyMask_, bool kIsBlock_, bool kCaps_ = false>
 struct ForwardShape {
   static constexpr int kWidth = kWidth_, kKeys = kTileKeys;
   static constexpr bool kAnyMask = kAnyMask_, kIsBlock = kIsBlock_, kCaps = kCaps_;
-  /// Tiles begin at multiples of 64 that follow first keys: fewer of them, and a few instructions
-  /// for each, which wide heads have no time for.
-  static constexpr bool kHasPhase = kAnyMask && kWidth == 64;
   static constexpr int kGroups = kWidth == 64 ? 3 : 2, kStages = kWidth == 64 ? 5 : 2;
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kRegisters = kWidth == 64 ? 160 : 240;
@@ -57,6 +55,7 @@ struct ForwardWork {
   float cap_factor;  // of multiply_all()
   StatisticsView<float> lse;
   int* counter;
+  SmallCap small_cap;
 };
 
 /// What the warpgroups do next.
@@ -64,7 +63,7 @@ template <int kGroups>
 struct ForwardPiece {
   int b;           // < 0: nothing more
   int begin, end;  // tiles of keys that pass by
-  int phase;       // the key that tile 0 begins with, where tiles follow the first keys: 0 or 64
+  int phase;       // the key that tile 0 begins with, which follows the first keys: 0 or 64
   int h[kGroups];  // < 0: nothing for this one
   int query0[kGroups];
   int first[kGroups], behind[kGroups];  // tiles it sees; of blocks there may be none
@@ -178,7 +177,7 @@ class ForwardCopies {
       if constexpr (S::kAnyMask) first_key = static_cast<int>(p.first_of(b, query0));
     }
     int phase = 0;
-    if constexpr (S::kHasPhase) {
+    if constexpr (S::kAnyMask) {
       phase = __reduce_min_sync(0xffffffffU, exists ? first_key : INT_MAX) & (S::kKeys / 2);
     }
     const int first = (first_key - phase) / S::kKeys;

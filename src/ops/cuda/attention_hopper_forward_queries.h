@@ -41,28 +41,32 @@ class Rows {
     settle(scores);
     arrive(memory_.k_empty(ring_.index));
     cap(scores);
-    const int tile = uniform(piece().first[group_]);
-    if (S::kAnyMask || tile + 1 == piece().behind[group_]) hide(scores, tile);
+    const int key0 = first_key_of(uniform(piece().first[group_]));
+    if (S::kAnyMask || key0 + S::kKeys >= first_key_of(piece().behind[group_])) hide(scores, key0);
     softmax_.take_largest(scores, work_.scale);
     softmax_.add(scores, work_.scale);
     round_to_weights(scores, weights_);
   }
 
   __device__ __forceinline__ void meet_others() {
-    int tile = uniform(piece().first[group_]) + 1;
-    const int behind = uniform(piece().behind[group_]);
+    int key0 = first_key_of(uniform(piece().first[group_]) + 1);
+    const int behind = first_key_of(uniform(piece().behind[group_]));
     // Of the last tile only the first half may be seen.
-    const bool is_half =
-        tile < behind && last_of(query0_ + kRows - 1) < first_of(behind - 1) + S::kKeys / 2;
+    const bool is_half = key0 < behind && last_of(query0_ + kRows - 1) < behind - S::kKeys / 2;
+    const int whole_end = behind - (!S::kAnyMask || is_half ? S::kKeys : 0);
 #pragma unroll 1
-    for (; tile < behind - (S::kAnyMask ? is_half : 1); ++tile) {
-      meet<kScores, S::kAnyMask>(tile);
+    for (; key0 < whole_end; key0 += S::kKeys) {
+      if (!S::kAnyMask || is_open(key0)) {
+        meet<kScores, false>(key0);
+      } else {
+        meet<kScores, true>(key0);
+      }
     }
     if (is_half) {
-      meet<kScores / 2, true>(tile);
+      meet<kScores / 2, true>(key0);
       last_products<S::kKeys / 2>();
     } else {
-      if (!S::kAnyMask && tile < behind) meet<kScores, true>(tile);
+      if (!S::kAnyMask && key0 < behind) meet<kScores, true>(key0);
       last_products<S::kKeys>();
     }
   }
@@ -88,8 +92,8 @@ class Rows {
   __device__ const ForwardPiece<S::kGroups>& piece() const { return memory_.piece(buffer_); }
   __device__ int queries() const { return static_cast<int>(work_.problem.queries); }
   /// The first key of a tile.
-  __device__ int first_of(int tile) const {
-    return tile * S::kKeys + (S::kHasPhase ? uniform(piece().phase) : 0);
+  __device__ int first_key_of(int tile) const {
+    return tile * S::kKeys + (S::kAnyMask ? uniform(piece().phase) : 0);
   }
   /// The last key that query s may see.
   __device__ int last_of(int s) const {
@@ -224,41 +228,49 @@ class Rows {
   __device__ __forceinline__ void cap(float (&scores)[kN]) const {
     if constexpr (S::kCaps) bend(scores, multiply_all(scores, work_.cap_factor));
   }
-  /// Caps scores unless that is left to RunningSoftmax::add_small(), which it returns.
-  template <int kN>
-  __device__ __forceinline__ bool may_cap_later(float (&scores)[kN], bool are_compared) const {
-    if constexpr (!S::kCaps) return false;
-    const bool are_small = multiply_all(scores, work_.cap_factor);
-    if (are_small && !are_compared) return true;
-    bend(scores, are_small);
-    return false;
-  }
 
-  /// Whether no row's first key comes behind this tile's first one.
-  __device__ __forceinline__ bool have_begun(int tile) const {
-    return !S::kAnyMask || first_of(tile) >= all_begun_;
+  /// Whether all rows see all keys of the tile from `key0` on, and have seen some before.
+  __device__ __forceinline__ bool is_open(int key0) const {
+    return key0 > all_begun_ && key0 + S::kKeys - 1 <= last_of(query0_);
   }
   /// Whether some row's first key comes in this tile or later: it has nothing to compare with yet.
-  __device__ __forceinline__ bool some_begin(int tile) const {
-    return S::kAnyMask && first_of(tile) <= all_begun_;
+  __device__ __forceinline__ bool some_begin(int key0) const {
+    return S::kAnyMask && key0 <= all_begun_;
   }
   template <int kN>
-  __device__ __forceinline__ void hide(float (&scores)[kN], int tile) const {
-    const int key0 = first_of(tile), own = key0 + lane_id() % 4 * 2;
+  __device__ __forceinline__ void hide(float (&scores)[kN], int key0) const {
+    const int own = key0 + lane_id() % 4 * 2;
     if (key0 + S::kKeys - 1 > last_of(query0_)) {
       const int last[2] = {last_of(row_) - own, last_of(row_ + 8) - own};
       hide_behind(scores, last);
     }
-    if (!have_begun(tile)) {
+    if (S::kAnyMask && key0 < all_begun_) {
       const int first[2] = {first_key_[0] - own, first_key_[1] - own};
       hide_before(scores, first);
     }
   }
 
+  /// Whether add() takes scores as products leave them.
+  template <bool kMayHide>
+  __device__ __forceinline__ bool are_taken_small() const {
+    return S::kCaps && !kMayHide && !has_large_;
+  }
+  /// Makes exponentials of scores; returns whether that was wrong.
+  template <bool kMayHide, int kN>
+  __device__ __forceinline__ bool add(float (&scores)[kN]) {
+    bool is_wrong = false;
+    if (are_taken_small<kMayHide>()) {
+      is_wrong = !work_.small_cap.holds(softmax_.add_small(scores, work_.small_cap));
+    } else {
+      softmax_.add(scores, work_.scale);
+    }
+    return __any_sync(0xffffffffU, is_wrong || softmax_.are_sums_too_large());
+  }
+
   /// Starts the products of its scores, and those of the last weights; makes its weights. kN: how
-  /// many scores of the tile are wanted.
+  /// many scores of the tile are wanted. Without kMayHide it is one that is_open().
   template <int kN, bool kMayHide>
-  __device__ __forceinline__ void meet(int tile) {
+  __device__ __forceinline__ void meet(int key0) {
     float scores[kN];
     const Turn<S::kStages> before = ring_;
     ring_.advance();
@@ -269,30 +281,27 @@ class Rows {
     start_out<S::kKeys>(before.index);
     wait_for_products<1>();
     settle(scores);
-    const bool is_scaled = some_begin(tile);
-    const bool caps_later = may_cap_later(scores, is_scaled);
-    if constexpr (kMayHide) hide(scores, tile);
+    const bool is_scaled = kMayHide && some_begin(key0);
+    if (!are_taken_small<kMayHide>()) cap(scores);
+    if constexpr (kMayHide) hide(scores, key0);
     if (is_scaled) softmax_.take_largest(scores, work_.scale);
     const float sum[2] = {softmax_.sum[0], softmax_.sum[1]};
-    if (S::kCaps && caps_later) {
-      softmax_.add_small(scores, work_.scale);
-    } else {
-      softmax_.add(scores, work_.scale);
-    }
     // The wait stands behind the branch because in front of it the compiler moves it to before the
     // exponentials, which are to be made meanwhile.
-    if (softmax_.is_too_large()) {
+    if (add<kMayHide>(scores)) {
       wait_for_products<0>();
       settle(out_);
+      if (is_scaled) scale_out();
       make_scores_again<S::kWidth, S::kKeys>(scores, memory_.q(buffer_, group_),
                                              memory_.k(ring_.index));
       cap(scores);
-      if constexpr (kMayHide) hide(scores, tile);
+      if constexpr (kMayHide) hide(scores, key0);
       softmax_.sum[0] = sum[0];
       softmax_.sum[1] = sum[1];
       softmax_.take_largest(scores, work_.scale);
       softmax_.add(scores, work_.scale);
       scale_out();
+      has_large_ = true;
     } else {
       wait_for_products<0>();
       settle(out_);
@@ -325,6 +334,7 @@ class Rows {
   Turn<S::kStages>& ring_;
   int query0_, row_;  // of the warpgroup, of the thread
   int first_key_[2] = {}, all_begun_ = 0;
+  bool has_large_ = false;  // scores that SmallCap is not for; those of the warp
   RunningSoftmax softmax_;
   float out_[S::kWidth / 2];
   // Of blocks:

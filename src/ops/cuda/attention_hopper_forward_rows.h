@@ -29,20 +29,26 @@ struct RunningSoftmax {
       sum[r] += scores[i];
     }
   }
-  /// The same of products that multiply_all() found small; `scale` is that of tangents.
+  /// The same of products that SmallCap is for, which it returns the largest square of.
   template <int kN>
-  __device__ __forceinline__ void add_small(float (&products)[kN], float scale) {
+  __device__ __forceinline__ unsigned add_small(float (&products)[kN], const SmallCap& small) {
+    unsigned largest = 0;
 #pragma unroll
-    for (int i = 0; i < kN; ++i) {
+    for (int i = 0; i < kN; i += 2) {
       const int r = i / 2 % 2;
-      products[i] =
-          exp2_fast(fmaf(products[i], small_tanh_ratio(products[i], scale), -reference[r]));
+      const float x = products[i] * products[i], y = products[i + 1] * products[i + 1];
+      largest = SmallCap::larger(largest, x, y);
+      products[i] = exp2_fast(small.exponent(products[i], x, reference[r]));
+      products[i + 1] = exp2_fast(small.exponent(products[i + 1], y, reference[r]));
       sum[r] += products[i];
+      sum[r] += products[i + 1];
     }
+    return largest;
   }
-  __device__ __forceinline__ bool is_too_large() const {
+  /// Whether sums are too large to go on with this reference.
+  __device__ __forceinline__ bool are_sums_too_large() const {
     constexpr float kLarge = 0x1p64F;
-    return __any_sync(0xffffffffU, !(fmaxf(sum[0], sum[1]) < kLarge));
+    return !(fmaxf(sum[0], sum[1]) < kLarge);
   }
   template <int kN>
   __device__ __forceinline__ void take_largest(const float (&scores)[kN], float scale) {
