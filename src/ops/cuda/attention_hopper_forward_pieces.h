@@ -29,6 +29,8 @@ template <int kWidth_, bool kAnyMask_, bool kIsBlock_, bool kCaps_ = false>
 struct ForwardShape {
   static constexpr int kWidth = kWidth_, kKeys = kTileKeys;
   static constexpr bool kAnyMask = kAnyMask_, kIsBlock = kIsBlock_, kCaps = kCaps_;
+  static constexpr bool kStartsAhead = kAnyMask && !kIsBlock;
+  static constexpr bool kTakesTurns = false;  // or kStartsAhead: to be timed
   static constexpr int kGroups = kWidth == 64 ? 3 : 2, kStages = kWidth == 64 ? 5 : 2;
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kRegisters = kWidth == 64 ? 160 : 240;

@@ -8,49 +8,64 @@
 
 namespace heddle::ops::cuda::hopper {
 
-/// A warpgroup's 64 queries of a head, which meet the tiles of keys that they see.
+/// What a warpgroup does with its pieces: 64 queries of a head each, which meet the tiles of keys
+/// that they see.
 template <class S>
 class Rows {
  public:
+  static constexpr int kScores = S::kKeys / 2;
+
   __device__ __forceinline__ Rows(const ForwardWork<S::kIsBlock>& work,
-                                  const ForwardMemory<S>& memory, int group, int buffer,
-                                  Turn<S::kStages>& ring)
-      : work_(work), memory_(memory), group_(group), buffer_(buffer), ring_(ring) {
-    query0_ = uniform(piece().query0[group]);
-    row_ = query0_ + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_id() / 4;
-    if constexpr (S::kAnyMask) {
-      const auto& p = work_.problem;
-      const int b = piece().b;
-      first_key_[0] = static_cast<int>(p.first_of(b, min(row_, queries() - 1)));
-      first_key_[1] = static_cast<int>(p.first_of(b, min(row_ + 8, queries() - 1)));
-      all_begun_ = static_cast<int>(p.first_of(b, min(query0_ + kRows, queries()) - 1));
-    }
-#pragma unroll
-    for (float& x : out_) x = 0.0F;
-    if constexpr (S::kIsBlock) {
-      if (work_.merges) fetch_rows();
-    }
+                                  const ForwardMemory<S>& memory, int group)
+      : work_(work), memory_(memory), group_(group) {
+    if (group + 1 == S::kGroups) end_turn();  // the first one's
   }
 
-  __device__ __forceinline__ void meet_first() {
-    float scores[kScores];
-    wait_for(memory_.k_full(ring_.index), ring_.parity);
+  /// Goes on to the first piece from `turn` on in which this warpgroup sees keys, and makes its
+  /// first scores. Returns whether there is one. Of the pieces before, all but the last have been
+  /// released.
+  __device__ __forceinline__ bool find(int turn, float (&scores)[kScores]) {
+    for (;; ++turn) {
+      turn_ = turn;
+      wait_for(memory_.q_full(turn & 1), turn >> 1 & 1);
+      // Read where it is needed: registers are short. Addresses that the compiler knows to be the
+      // same for a warp take none.
+      if (uniform(piece().b) < 0) return false;
+      const int begin = uniform(piece().begin), first = uniform(piece().first[group_]);
+      pass_by(begin, first);
+      const bool has_rows = uniform(piece().h[group_]) >= 0;
+      const bool sees_any = has_rows && (!S::kIsBlock || first < uniform(piece().behind[group_]));
+      if (has_rows) take_rows(first_keys_of(piece()));
+      if (sees_any) break;
+      release_last();
+      if (S::kIsBlock && has_rows) {
+        load_old();
+        store_sums();
+      }
+      pass_by(uniform(piece().behind[group_]), uniform(piece().end));
+    }
+    take_turn();
     begin_products();
-    start_scores(scores);
+    start_first(scores, turn);
+    end_turn();
     wait_for_products<0>();
     settle(scores);
     arrive(memory_.k_empty(ring_.index));
+    return true;
+  }
+
+  /// Meets the tiles that the queries see, the first one with its scores, and goes on to the next
+  /// piece, as find() does.
+  __device__ __forceinline__ bool meet_all(float (&scores)[kScores]) {
+    int key0 = first_key_of(uniform(piece().first[group_]));
+    const int behind = first_key_of(uniform(piece().behind[group_]));
     cap(scores);
-    const int key0 = first_key_of(uniform(piece().first[group_]));
-    if (S::kAnyMask || key0 + S::kKeys >= first_key_of(piece().behind[group_])) hide(scores, key0);
+    if (S::kAnyMask || key0 + S::kKeys >= behind) hide(scores, key0);
     softmax_.take_largest(scores, work_.scale);
     softmax_.add(scores, work_.scale);
     round_to_weights(scores, weights_);
-  }
-
-  __device__ __forceinline__ void meet_others() {
-    int key0 = first_key_of(uniform(piece().first[group_]) + 1);
-    const int behind = first_key_of(uniform(piece().behind[group_]));
+    release_last();
+    key0 += S::kKeys;
     // Of the last tile only the first half may be seen.
     const bool is_half = key0 < behind && last_of(query0_ + kRows - 1) < behind - S::kKeys / 2;
     const int whole_end = behind - (!S::kAnyMask || is_half ? S::kKeys : 0);
@@ -64,32 +79,17 @@ class Rows {
     }
     if (is_half) {
       meet<kScores / 2, true>(key0);
-      last_products<S::kKeys / 2>();
-    } else {
-      if (!S::kAnyMask && key0 < behind) meet<kScores, true>(key0);
-      last_products<S::kKeys>();
+      return go_on<S::kKeys / 2>(scores);
     }
-  }
-
-  /// Instead of both, where these queries see no key.
-  __device__ __forceinline__ void meet_none() {
-    if constexpr (S::kIsBlock) load_old();
-  }
-
-  __device__ __forceinline__ void store() {
-    if constexpr (S::kIsBlock) {
-      store_sums();
-    } else {
-      store_rounded();
-    }
+    if (!S::kAnyMask && key0 < behind) meet<kScores, true>(key0);
+    return go_on<S::kKeys>(scores);
   }
 
  private:
-  static constexpr int kScores = S::kKeys / 2;
   static constexpr float kLn2 = 0.6931471805599453F;
   static constexpr int kFours = S::kWidth / 16;  // of a thread's part of a row
 
-  __device__ const ForwardPiece<S::kGroups>& piece() const { return memory_.piece(buffer_); }
+  __device__ const ForwardPiece<S::kGroups>& piece() const { return memory_.piece(turn_ & 1); }
   __device__ int queries() const { return static_cast<int>(work_.problem.queries); }
   /// The first key of a tile.
   __device__ int first_key_of(int tile) const {
@@ -103,7 +103,125 @@ class Rows {
     return min(last + (query0_ >= p.jump_at ? p.jump : 0), static_cast<int>(p.keys) - 1);
   }
 
-  /// By way of the queries' buffer.
+  /// Warpgroups start the products of a tile one after the other, so that the first has its scores
+  /// early and makes exponentials while the others' products go on.
+  __device__ __forceinline__ void take_turn() const {
+    if constexpr (S::kTakesTurns) sync_threads(1 + S::kGroups + group_, 256);
+  }
+  __device__ __forceinline__ void end_turn() const {
+    if constexpr (S::kTakesTurns) {
+      arrive_at(1 + S::kGroups + (group_ + 1 == S::kGroups ? 0 : group_ + 1), 256);
+    }
+  }
+  __device__ void pass_by(int begin, int end) {
+#pragma unroll 1
+    for (int tile = begin; tile < end; ++tile, ring_.advance()) {
+      take_turn();
+      end_turn();
+      wait_for(memory_.k_full(ring_.index), ring_.parity);
+      arrive(memory_.k_empty(ring_.index));
+      wait_for(memory_.v_full(ring_.index), ring_.parity);
+      arrive(memory_.v_empty(ring_.index));
+    }
+  }
+  /// The last piece's rows have left its buffer, and this thread has read all it needs of the
+  /// piece: both may be overwritten.
+  __device__ void release_last() const {
+    if (turn_ == 0) return;
+    if (threadIdx.x % 128 == 0) wait_for_stores<0>();
+    arrive(memory_.q_empty(~turn_ & 1));
+  }
+  /// Whether a next piece is there that begins with the tile after this one's last. Else other
+  /// tiles come between, and this one's have to be let go first.
+  __device__ __forceinline__ bool is_next_at_once() const {
+    const int turn = turn_ + 1;
+    if (uniform(piece().behind[group_]) != uniform(piece().end)) return false;
+    wait_for(memory_.q_full(turn & 1), turn >> 1 & 1);
+    const ForwardPiece<S::kGroups>& next = memory_.piece(turn & 1);
+    return uniform(next.b) >= 0 && uniform(next.h[group_]) >= 0 &&
+           uniform(next.first[group_]) == uniform(next.begin);
+  }
+
+  /// What the queries of a piece see first: a thread's two rows, and the last row of all.
+  struct FirstKeys {
+    int of[2] = {}, last = 0;
+  };
+  __device__ __forceinline__ FirstKeys first_keys_of(const ForwardPiece<S::kGroups>& of) const {
+    if constexpr (!S::kAnyMask) return {};
+    const auto& p = work_.problem;
+    const int b = of.b, query0 = uniform(of.query0[group_]), row = query0 + own_row();
+    return {{static_cast<int>(p.first_of(b, min(row, queries() - 1))),
+             static_cast<int>(p.first_of(b, min(row + 8, queries() - 1)))},
+            static_cast<int>(p.first_of(b, min(query0 + kRows, queries()) - 1))};
+  }
+  __device__ static int own_row() {
+    return static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_id() / 4;
+  }
+  __device__ __forceinline__ void take_rows(const FirstKeys& first_keys) {
+    query0_ = uniform(piece().query0[group_]);
+    row_ = query0_ + own_row();
+    first_key_[0] = first_keys.of[0];
+    first_key_[1] = first_keys.of[1];
+    all_begun_ = first_keys.last;
+    softmax_ = RunningSoftmax{};
+    has_large_ = false;
+#pragma unroll
+    for (float& x : out_) x = 0.0F;
+    if constexpr (S::kIsBlock) {
+      if (work_.merges) fetch_rows();
+    }
+  }
+
+  __device__ __forceinline__ void start_first(float (&scores)[kScores], int turn) const {
+    wait_for(memory_.k_full(ring_.index), ring_.parity);
+    begin_products();
+    start_scores(scores, turn);
+  }
+  /// The products of the last weights, of kKeys keys, while which the first scores of the next
+  /// piece may be made already, and stores the rows.
+  template <int kKeys>
+  __device__ __forceinline__ bool go_on(float (&scores)[kScores]) {
+    const Turn<S::kStages> last = ring_;
+    wait_for(memory_.v_full(last.index), last.parity);
+    ring_.advance();
+    if (S::kStartsAhead && is_next_at_once()) {
+      take_turn();
+      begin_products();
+      start_out<kKeys>(last.index);
+      start_first(scores, turn_ + 1);
+      end_turn();
+      const FirstKeys next = first_keys_of(memory_.piece(~turn_ & 1));  // on their way
+      wait_for_products<1>();
+      settle(out_);
+      arrive(memory_.v_empty(last.index));
+      store();
+      wait_for_products<0>();
+      settle(scores);
+      arrive(memory_.k_empty(ring_.index));
+      ++turn_;
+      take_rows(next);
+      return true;
+    }
+    begin_products();
+    start_out<kKeys>(last.index);
+    if constexpr (S::kIsBlock) load_old();
+    wait_for_products<0>();
+    settle(out_);
+    arrive(memory_.v_empty(last.index));
+    const int behind = uniform(piece().behind[group_]), end = uniform(piece().end);
+    store();
+    pass_by(behind, end);
+    return find(turn_ + 1, scores);
+  }
+
+  __device__ __forceinline__ void store() {
+    if constexpr (S::kIsBlock) {
+      store_sums();
+    } else {
+      store_rounded();
+    }
+  }
+
   __device__ __forceinline__ void store_rounded() {
     const int lane = lane_id(), warp = static_cast<int>(threadIdx.x) % 128 / 32;
     const int b = piece().b, h = piece().h[group_];
@@ -117,7 +235,7 @@ class Rows {
       }
     }
     sync_threads(1 + group_, 128);  // nobody needs the queries any more
-    unsigned char* const rows = memory_.q(buffer_, group_);
+    unsigned char* const rows = memory_.q(turn_ & 1, group_);
 #pragma unroll
     for (int i = 0; i < S::kWidth / 16; ++i) {
       std::uint32_t rounded[4];
@@ -202,8 +320,8 @@ class Rows {
   }
 
   template <int kN>
-  __device__ __forceinline__ void start_scores(float (&scores)[kN]) const {
-    const std::uint32_t q = low_half(along_sum(memory_.q(buffer_, group_)));
+  __device__ __forceinline__ void start_scores(float (&scores)[kN], int turn) const {
+    const std::uint32_t q = low_half(along_sum(memory_.q(turn & 1, group_)));
     const std::uint32_t k = low_half(along_sum(memory_.k(ring_.index)));
 #pragma unroll
     for (int i = 0; i < S::kWidth / 16; ++i) {
@@ -246,7 +364,11 @@ class Rows {
     }
     if (S::kAnyMask && key0 < all_begun_) {
       const int first[2] = {first_key_[0] - own, first_key_[1] - own};
-      hide_before(scores, first);
+      if (all_begun_ - key0 <= S::kKeys / 2) {
+        hide_before<kScores / 2>(scores, first);
+      } else {
+        hide_before<kN>(scores, first);
+      }
     }
   }
 
@@ -276,9 +398,11 @@ class Rows {
     ring_.advance();
     wait_for(memory_.k_full(ring_.index), ring_.parity);
     wait_for(memory_.v_full(before.index), before.parity);
+    take_turn();
     begin_products();
-    start_scores(scores);
+    start_scores(scores, turn_);
     start_out<S::kKeys>(before.index);
+    end_turn();
     wait_for_products<1>();
     settle(scores);
     const bool is_scaled = kMayHide && some_begin(key0);
@@ -292,7 +416,7 @@ class Rows {
       wait_for_products<0>();
       settle(out_);
       if (is_scaled) scale_out();
-      make_scores_again<S::kWidth, S::kKeys>(scores, memory_.q(buffer_, group_),
+      make_scores_again<S::kWidth, S::kKeys>(scores, memory_.q(turn_ & 1, group_),
                                              memory_.k(ring_.index));
       cap(scores);
       if constexpr (kMayHide) hide(scores, key0);
@@ -316,25 +440,14 @@ class Rows {
     for (int i = 0; i < S::kWidth / 2; ++i) out_[i] *= softmax_.factor[i / 2 % 2];
   }
 
-  template <int kKeys>
-  __device__ __forceinline__ void last_products() {
-    wait_for(memory_.v_full(ring_.index), ring_.parity);
-    begin_products();
-    start_out<kKeys>(ring_.index);
-    if constexpr (S::kIsBlock) load_old();
-    wait_for_products<0>();
-    settle(out_);
-    arrive(memory_.v_empty(ring_.index));
-    ring_.advance();
-  }
-
   const ForwardWork<S::kIsBlock>& work_;
   const ForwardMemory<S>& memory_;
-  const int group_, buffer_;
-  Turn<S::kStages>& ring_;
+  const int group_;
+  Turn<S::kStages> ring_;
+  int turn_;
   int query0_, row_;  // of the warpgroup, of the thread
   int first_key_[2] = {}, all_begun_ = 0;
-  bool has_large_ = false;  // scores that SmallCap is not for; those of the warp
+  bool has_large_;  // scores that SmallCap is not for; those of the warp
   RunningSoftmax softmax_;
   float out_[S::kWidth / 2];
   // Of blocks:

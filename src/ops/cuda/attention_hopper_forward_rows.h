@@ -75,10 +75,11 @@ __device__ __forceinline__ void hide_behind(float (&scores)[kN], const int (&las
     if (8 * (i / 4) + i % 2 > last[i / 2 % 2]) scores[i] = -INFINITY;
   }
 }
-template <int kN>
+/// Of the first kSome scores.
+template <int kSome, int kN>
 __device__ __forceinline__ void hide_before(float (&scores)[kN], const int (&first)[2]) {
 #pragma unroll
-  for (int i = 0; i < kN; ++i) {
+  for (int i = 0; i < kSome; ++i) {
     if (8 * (i / 4) + i % 2 < first[i / 2 % 2]) scores[i] = -INFINITY;
   }
 }
