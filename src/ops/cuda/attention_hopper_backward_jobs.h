@@ -32,6 +32,7 @@ struct Job {
   int batch, group, head, key_tile;  // the first of its heads
   int first_tile;                    // of queries that see the first keys
   int skipped;  // so many of the first tiles, 0 or 1, do not see the later half of the keys
+  int cut;      // so many of the last ones, 0 or 1, do not see the earlier half
   int tiles;    // of queries of each head; 0: there are no more jobs
 };
 
@@ -61,6 +62,7 @@ __device__ __forceinline__ Job job_at(const BackwardJobs& all, int index) {
           .key_tile = key_tile,
           .first_tile = first,
           .skipped = first_of_half - first,
+          .cut = 0,
           .tiles = 0};
 }
 
@@ -160,6 +162,10 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors<kIsBlock>& t,
     job.tiles = end - job.first_tile;
     index = static_cast<int>(gridDim.x) + atomicAdd(t.next_job, 1);
     if (kIsBlock && job.tiles <= 0) continue;
+    if constexpr (kDocuments) {
+      const int* const first_keys = t.first_keys + job.batch * all.query_tiles * kQueryTile;
+      job.cut = first_keys[(end - 1) * kQueryTile] >= job.key_tile * kKeyTile + 64;
+    }
     m.jobs[job_turn.index] = job;
     arrive_and_expect(job_full, 4 * S::kBlocks * kTileBytes);
     const int key0 = job.key_tile * kKeyTile;
@@ -344,6 +350,11 @@ class KeySight {
   int jump_tile_;     // counted from the first
 };
 
+/// So many of the last tiles of a head do not see half `half` of the keys.
+template <bool kDocuments>
+__device__ __forceinline__ int cut_tiles(const Job& job, int half) {
+  return kDocuments && half == 0 ? uniform(job.cut) : 0;
+}
 /// So many of the first tiles of a head do not see half `half` of the keys.
 template <bool kIsBlock>
 __device__ __forceinline__ int skipped_tiles(const Job& job, int half) {

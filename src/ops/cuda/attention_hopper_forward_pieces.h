@@ -25,12 +25,17 @@ inline constexpr int kTileKeys = 128;  // keys of a tile
 /// Without kAnyMask 64 queries that begin at a multiple of 64 see all of their tiles of keys but
 /// the last. With kIsBlock some of them may see no key, and results are merged. With kCaps scores
 /// have a cap.
-template <int kWidth_, bool kAnyMask_, bool kIsBlock_, bool kCaps_ = false>
+template <int kWidth_, bool kAnyMask_, bool kIsBlock_, bool kCaps_ = false,
+          bool kTakesTurns_ = false>
 struct ForwardShape {
   static constexpr int kWidth = kWidth_, kKeys = kTileKeys;
   static constexpr bool kAnyMask = kAnyMask_, kIsBlock = kIsBlock_, kCaps = kCaps_;
+  /// Tiles begin at multiples of 64 that follow first keys: fewer of them. With wide heads all
+  /// begin at multiples of 128: those of neighbouring queries are then the same, and come from the
+  /// second-level cache for several processors at a time, which has no more to give.
+  static constexpr bool kHasPhase = kAnyMask && kWidth == 64;
   static constexpr bool kStartsAhead = kAnyMask && !kIsBlock;
-  static constexpr bool kTakesTurns = false;  // or kStartsAhead: to be timed
+  static constexpr bool kTakesTurns = kTakesTurns_;
   static constexpr int kGroups = kWidth == 64 ? 3 : 2, kStages = kWidth == 64 ? 5 : 2;
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kRegisters = kWidth == 64 ? 160 : 240;
@@ -65,7 +70,7 @@ template <int kGroups>
 struct ForwardPiece {
   int b;           // < 0: nothing more
   int begin, end;  // tiles of keys that pass by
-  int phase;       // the key that tile 0 begins with, which follows the first keys: 0 or 64
+  int phase;       // the key that tile 0 begins with, where tiles follow the first keys: 0 or 64
   int h[kGroups];  // < 0: nothing for this one
   int query0[kGroups];
   int first[kGroups], behind[kGroups];  // tiles it sees; of blocks there may be none
@@ -179,7 +184,7 @@ class ForwardCopies {
       if constexpr (S::kAnyMask) first_key = static_cast<int>(p.first_of(b, query0));
     }
     int phase = 0;
-    if constexpr (S::kAnyMask) {
+    if constexpr (S::kHasPhase) {
       phase = __reduce_min_sync(0xffffffffU, exists ? first_key : INT_MAX) & (S::kKeys / 2);
     }
     const int first = (first_key - phase) / S::kKeys;

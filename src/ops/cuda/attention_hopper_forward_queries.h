@@ -13,79 +13,32 @@ namespace heddle::ops::cuda::hopper {
 template <class S>
 class Rows {
  public:
-  static constexpr int kScores = S::kKeys / 2;
-
   __device__ __forceinline__ Rows(const ForwardWork<S::kIsBlock>& work,
                                   const ForwardMemory<S>& memory, int group)
       : work_(work), memory_(memory), group_(group) {
     if (group + 1 == S::kGroups) end_turn();  // the first one's
   }
 
-  /// Goes on to the first piece from `turn` on in which this warpgroup sees keys, and makes its
-  /// first scores. Returns whether there is one. Of the pieces before, all but the last have been
-  /// released.
-  __device__ __forceinline__ bool find(int turn, float (&scores)[kScores]) {
-    for (;; ++turn) {
-      turn_ = turn;
-      wait_for(memory_.q_full(turn & 1), turn >> 1 & 1);
-      // Read where it is needed: registers are short. Addresses that the compiler knows to be the
-      // same for a warp take none.
-      if (uniform(piece().b) < 0) return false;
-      const int begin = uniform(piece().begin), first = uniform(piece().first[group_]);
-      pass_by(begin, first);
-      const bool has_rows = uniform(piece().h[group_]) >= 0;
-      const bool sees_any = has_rows && (!S::kIsBlock || first < uniform(piece().behind[group_]));
-      if (has_rows) take_rows(first_keys_of(piece()));
-      if (sees_any) break;
-      release_last();
-      if (S::kIsBlock && has_rows) {
-        load_old();
-        store_sums();
+  /// All of its pieces.
+  __device__ __forceinline__ void meet_all() {
+    if constexpr (S::kStartsAhead) {
+      if (!find(0)) return;
+      float scores[kScores];
+      make_first(scores);
+      while (meet_tiles(scores, [&](auto keys) { return go_on<decltype(keys)::value>(scores); })) {
       }
-      pass_by(uniform(piece().behind[group_]), uniform(piece().end));
-    }
-    take_turn();
-    begin_products();
-    start_first(scores, turn);
-    end_turn();
-    wait_for_products<0>();
-    settle(scores);
-    arrive(memory_.k_empty(ring_.index));
-    return true;
-  }
-
-  /// Meets the tiles that the queries see, the first one with its scores, and goes on to the next
-  /// piece, as find() does.
-  __device__ __forceinline__ bool meet_all(float (&scores)[kScores]) {
-    int key0 = first_key_of(uniform(piece().first[group_]));
-    const int behind = first_key_of(uniform(piece().behind[group_]));
-    cap(scores);
-    if (S::kAnyMask || key0 + S::kKeys >= behind) hide(scores, key0);
-    softmax_.take_largest(scores, work_.scale);
-    softmax_.add(scores, work_.scale);
-    round_to_weights(scores, weights_);
-    release_last();
-    key0 += S::kKeys;
-    // Of the last tile only the first half may be seen.
-    const bool is_half = key0 < behind && last_of(query0_ + kRows - 1) < behind - S::kKeys / 2;
-    const int whole_end = behind - (!S::kAnyMask || is_half ? S::kKeys : 0);
-#pragma unroll 1
-    for (; key0 < whole_end; key0 += S::kKeys) {
-      if (!S::kAnyMask || is_open(key0)) {
-        meet<kScores, false>(key0);
-      } else {
-        meet<kScores, true>(key0);
+    } else {
+      for (bool is_more = find(0); is_more; is_more = find_next()) {
+        float scores[kScores];
+        make_first(scores);
+        meet_tiles(scores, [&](auto keys) { last_products<decltype(keys)::value>(); });
+        store();
       }
     }
-    if (is_half) {
-      meet<kScores / 2, true>(key0);
-      return go_on<S::kKeys / 2>(scores);
-    }
-    if (!S::kAnyMask && key0 < behind) meet<kScores, true>(key0);
-    return go_on<S::kKeys>(scores);
   }
 
  private:
+  static constexpr int kScores = S::kKeys / 2;
   static constexpr float kLn2 = 0.6931471805599453F;
   static constexpr int kFours = S::kWidth / 16;  // of a thread's part of a row
 
@@ -93,7 +46,7 @@ class Rows {
   __device__ int queries() const { return static_cast<int>(work_.problem.queries); }
   /// The first key of a tile.
   __device__ int first_key_of(int tile) const {
-    return tile * S::kKeys + (S::kAnyMask ? uniform(piece().phase) : 0);
+    return tile * S::kKeys + (S::kHasPhase ? uniform(piece().phase) : 0);
   }
   /// The last key that query s may see.
   __device__ int last_of(int s) const {
@@ -172,46 +125,121 @@ class Rows {
     }
   }
 
+  /// Goes on to the first piece from `turn` on in which this warpgroup sees keys. Returns whether
+  /// there is one. Of the pieces before, all but the last have been released.
+  __device__ __forceinline__ bool find(int turn) {
+    for (;; ++turn) {
+      turn_ = turn;
+      wait_for(memory_.q_full(turn & 1), turn >> 1 & 1);
+      // Read where it is needed: registers are short. Addresses that the compiler knows to be the
+      // same for a warp take none.
+      if (uniform(piece().b) < 0) return false;
+      const int begin = uniform(piece().begin), first = uniform(piece().first[group_]);
+      pass_by(begin, first);
+      const bool has_rows = uniform(piece().h[group_]) >= 0;
+      if (has_rows) take_rows(first_keys_of(piece()));
+      if (has_rows && (!S::kIsBlock || first < uniform(piece().behind[group_]))) return true;
+      release_last();
+      if (S::kIsBlock && has_rows) {
+        load_old();
+        store_sums();
+      }
+      pass_by(uniform(piece().behind[group_]), uniform(piece().end));
+    }
+  }
+  __device__ __forceinline__ bool find_next() {
+    pass_by(uniform(piece().behind[group_]), uniform(piece().end));
+    return find(turn_ + 1);
+  }
+
   __device__ __forceinline__ void start_first(float (&scores)[kScores], int turn) const {
     wait_for(memory_.k_full(ring_.index), ring_.parity);
     begin_products();
     start_scores(scores, turn);
   }
-  /// The products of the last weights, of kKeys keys, while which the first scores of the next
-  /// piece may be made already, and stores the rows.
-  template <int kKeys>
-  __device__ __forceinline__ bool go_on(float (&scores)[kScores]) {
-    const Turn<S::kStages> last = ring_;
-    wait_for(memory_.v_full(last.index), last.parity);
-    ring_.advance();
-    if (S::kStartsAhead && is_next_at_once()) {
-      take_turn();
-      begin_products();
-      start_out<kKeys>(last.index);
-      start_first(scores, turn_ + 1);
-      end_turn();
-      const FirstKeys next = first_keys_of(memory_.piece(~turn_ & 1));  // on their way
-      wait_for_products<1>();
-      settle(out_);
-      arrive(memory_.v_empty(last.index));
-      store();
-      wait_for_products<0>();
-      settle(scores);
-      arrive(memory_.k_empty(ring_.index));
-      ++turn_;
-      take_rows(next);
-      return true;
+  __device__ __forceinline__ void make_first(float (&scores)[kScores]) const {
+    take_turn();
+    start_first(scores, turn_);
+    end_turn();
+    wait_for_products<0>();
+    settle(scores);
+    arrive(memory_.k_empty(ring_.index));
+  }
+
+  /// Meets the tiles that the queries see, the first one with its scores. What is left are the
+  /// products of the last weights, of as many keys as `end` is told.
+  template <class End>
+  __device__ __forceinline__ auto meet_tiles(float (&scores)[kScores], const End& end) {
+    int key0 = first_key_of(uniform(piece().first[group_]));
+    const int behind = first_key_of(uniform(piece().behind[group_]));
+    cap(scores);
+    if (S::kAnyMask || key0 + S::kKeys >= behind) hide(scores, key0);
+    softmax_.take_largest(scores, work_.scale);
+    softmax_.add(scores, work_.scale);
+    round_to_weights(scores, weights_);
+    release_last();
+    key0 += S::kKeys;
+    // Of the last tile only the first half may be seen.
+    const bool is_half = key0 < behind && last_of(query0_ + kRows - 1) < behind - S::kKeys / 2;
+    const int whole_end = behind - (!S::kAnyMask || is_half ? S::kKeys : 0);
+#pragma unroll 1
+    for (; key0 < whole_end; key0 += S::kKeys) {
+      if (!S::kAnyMask || is_open(key0)) {
+        meet<kScores, false>(key0);
+      } else {
+        meet<kScores, true>(key0);
+      }
     }
+    if (is_half) {
+      meet<kScores / 2, true>(key0);
+      return end(std::integral_constant<int, S::kKeys / 2>{});
+    }
+    if (!S::kAnyMask && key0 < behind) meet<kScores, true>(key0);
+    return end(std::integral_constant<int, S::kKeys>{});
+  }
+
+  /// Of the first kKeys keys.
+  template <int kKeys>
+  __device__ __forceinline__ void last_products() {
+    wait_for(memory_.v_full(ring_.index), ring_.parity);
     begin_products();
-    start_out<kKeys>(last.index);
+    start_out<kKeys>(ring_.index);
     if constexpr (S::kIsBlock) load_old();
     wait_for_products<0>();
     settle(out_);
+    arrive(memory_.v_empty(ring_.index));
+    ring_.advance();
+  }
+  /// The same, and stores the rows; what can be made meanwhile are the first scores of the next
+  /// piece. Returns whether there is one.
+  template <int kKeys>
+  __device__ __forceinline__ bool go_on(float (&scores)[kScores]) {
+    if (!is_next_at_once()) {
+      last_products<kKeys>();
+      store();
+      if (!find_next()) return false;
+      make_first(scores);
+      return true;
+    }
+    const Turn<S::kStages> last = ring_;
+    ring_.advance();
+    wait_for(memory_.v_full(last.index), last.parity);
+    take_turn();
+    begin_products();
+    start_out<kKeys>(last.index);
+    start_first(scores, turn_ + 1);
+    end_turn();
+    const FirstKeys next = first_keys_of(memory_.piece(~turn_ & 1));  // on their way
+    wait_for_products<1>();
+    settle(out_);
     arrive(memory_.v_empty(last.index));
-    const int behind = uniform(piece().behind[group_]), end = uniform(piece().end);
     store();
-    pass_by(behind, end);
-    return find(turn_ + 1, scores);
+    wait_for_products<0>();
+    settle(scores);
+    arrive(memory_.k_empty(ring_.index));
+    ++turn_;
+    take_rows(next);
+    return true;
   }
 
   __device__ __forceinline__ void store() {

@@ -32,17 +32,26 @@ struct RunningSoftmax {
   /// The same of products that SmallCap is for, which it returns the largest square of.
   template <int kN>
   __device__ __forceinline__ unsigned add_small(float (&products)[kN], const SmallCap& small) {
+    // Left alone, the compiler adds up all of them behind the last exponential: the more registers
+    // are in use the later. So exponentials wait for sums of those a while before.
+    constexpr int kBehind = 8, kStep = 16;
     unsigned largest = 0;
+    float own[2] = {reference[0], reference[1]};
 #pragma unroll
     for (int i = 0; i < kN; i += 2) {
       const int r = i / 2 % 2;
       const float x = products[i] * products[i], y = products[i + 1] * products[i + 1];
       largest = SmallCap::larger(largest, x, y);
-      products[i] = exp2_fast(small.exponent(products[i], x, reference[r]));
-      products[i + 1] = exp2_fast(small.exponent(products[i + 1], y, reference[r]));
-      sum[r] += products[i];
-      sum[r] += products[i + 1];
+      products[i] = exp2_fast(small.exponent(products[i], x, own[r]));
+      products[i + 1] = exp2_fast(small.exponent(products[i + 1], y, own[r]));
+      if (i >= kBehind) {
+        sum[r] += products[i - kBehind];
+        sum[r] += products[i + 1 - kBehind];
+      }
+      if (i >= kBehind && i % kStep >= kStep - 4) own[r] = fmaf(0.0F, sum[r], own[r]);
     }
+#pragma unroll
+    for (int i = kN - kBehind; i < kN; ++i) sum[i / 2 % 2] += products[i];
     return largest;
   }
   /// Whether sums are too large to go on with this reference.
