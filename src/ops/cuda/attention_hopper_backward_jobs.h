@@ -304,32 +304,28 @@ class KeySight {
     }
   }
 
-  /// Whether all queries of tile `tile` of a head see all keys.
-  __device__ __forceinline__ bool hides_nothing(int tile, int skipped,
-                                                const int* first_keys) const {
-    bool is_open = kAnyShift ? shift_of(tile) <= 1 - kQueryTile && keys_ >= 64 : tile != skipped;
-    if constexpr (kDocuments) {
-      is_open = is_open && uniform(first_keys[kQueryTile - 1]) <= first_key();
-    }
-    return is_open;
+  /// Whether of a tile's queries, with these first keys, some do not see the first of the keys. Of
+  /// use long before it is needed: it takes a while.
+  __device__ __forceinline__ bool begins_later(const int* first_keys) const {
+    return kDocuments && uniform(first_keys[kQueryTile - 1]) > first_key();
+  }
+  /// Whether all queries of tile `tile` of a head see all keys; `is_later` as begins_later() says.
+  __device__ __forceinline__ bool hides_nothing(int tile, int skipped, bool is_later) const {
+    return !is_later &&
+           (kAnyShift ? shift_of(tile) <= 1 - kQueryTile && keys_ >= 64 : tile != skipped);
   }
 
   /// Hides the pairs of tile `tile` of a head's queries, and their first keys, that do not see each
   /// other.
   __device__ __forceinline__ void hide_unseen(float (&scores)[32], int tile, int skipped,
-                                              const int* first_keys) const {
+                                              const int* first_keys, bool is_later) const {
     if constexpr (kAnyShift) {
       const int shift = shift_of(tile);
       if (shift > 1 - kQueryTile || keys_ < 64) hide_earlier_queries<kCaps>(scores, shift, keys_);
     } else {
       if (tile == skipped) hide_earlier_queries<kCaps>(scores);
     }
-    if constexpr (kDocuments) {
-      const int first = first_key();
-      if (uniform(first_keys[kQueryTile - 1]) > first) {
-        hide_later_documents<kCaps>(scores, first_keys, first);
-      }
-    }
+    if (is_later) hide_later_documents<kCaps>(scores, first_keys, first_key());
   }
 
  private:

@@ -105,6 +105,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
       arrive(&m.empty[turn.index]);
       turn.advance();
     };
+    bool is_later = false;  // of the queries that come next
     if (left > 0) {
       if (skipped != 0) skip();
       wait_for(&m.full[turn.index], turn.parity);
@@ -112,6 +113,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
       multiply_rows(scores, keys, q0 + turn.index * kNextTile);
       end_product_group();
       lse.load(m.lse[turn.index]);
+      is_later = sight.begins_later(m.first_keys[turn.index]);
       wait_for_products<0>();
     } else {
       for (int i = 0; i < t.jobs.per_job * tiles; ++i) skip();
@@ -136,12 +138,12 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
       const int* const first_keys = m.first_keys[here.index];
       // Whether products are small is asked behind it: they are there until then.
       const bool is_done =
-          kCaps && sight.hides_nothing(now, skipped, first_keys) &&
+          kCaps && sight.hides_nothing(now, skipped, is_later) &&
           __all_sync(0xffffffffU,
                      t.small_cap.holds(make_small_probabilities(scores, t.small_cap, lse, p, ds)));
       if (!is_done) {
         if constexpr (kCaps) bend(scores, multiply_all(scores, t.cap_factor));
-        sight.hide_unseen(scores, now, skipped, first_keys);
+        sight.hide_unseen(scores, now, skipped, first_keys, is_later);
         make_probabilities<kCaps>(scores, t.scale_log2, lse, p, ds);
       }
       begin_products();
@@ -174,6 +176,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
       arrive(&m.gradient_full[half][gradient_turn.index]);
       gradient_turn.advance();
       lse.load(m.lse[next.index]);
+      is_later = sight.begins_later(m.first_keys[next.index]);
       wait_for_products<1>();
     }
     wait_for_products<0>();
