@@ -32,7 +32,7 @@ struct Job {
   int batch, group, head, key_tile;  // the first of its heads
   int first_tile;                    // of queries that see the first keys
   int skipped;  // so many of the first tiles, 0 or 1, do not see the later half of the keys
-  int cut;      // so many of the last ones, 0 or 1, do not see the earlier half
+  int cut;      // so many of the others' last, 0 or 1, do not see the earlier half
   int tiles;    // of queries of each head; 0: there are no more jobs
 };
 
@@ -164,7 +164,8 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors<kIsBlock>& t,
     if (kIsBlock && job.tiles <= 0) continue;
     if constexpr (kDocuments) {
       const int* const first_keys = t.first_keys + job.batch * all.query_tiles * kQueryTile;
-      job.cut = first_keys[(end - 1) * kQueryTile] >= job.key_tile * kKeyTile + 64;
+      const int later = job.key_tile * kKeyTile + 64;
+      job.cut = job.tiles > 1 && first_keys[(end - 1) * kQueryTile] >= later;
     }
     m.jobs[job_turn.index] = job;
     arrive_and_expect(job_full, 4 * S::kBlocks * kTileBytes);

@@ -172,6 +172,7 @@ class Rows {
   __device__ __forceinline__ auto meet_tiles(float (&scores)[kScores], const End& end) {
     int key0 = first_key_of(uniform(piece().first[group_]));
     const int behind = first_key_of(uniform(piece().behind[group_]));
+    if constexpr (S::kCaps) has_large_ = !are_all_small(scores, work_.small_cap);
     cap(scores);
     if (S::kAnyMask || key0 + S::kKeys >= behind) hide(scores, key0);
     softmax_.take_largest(scores, work_.scale);
