@@ -4,6 +4,7 @@
 // multiplies the gradients of scores, which the two leave in shared memory, with the keys and adds
 // the result to sums of dq in global memory.
 
+#include "ops/cuda/attention_hopper_backward_scores.h"
 #include "ops/cuda/attention_hopper_backward_sums.h"
 
 namespace heddle::ops::cuda::hopper {

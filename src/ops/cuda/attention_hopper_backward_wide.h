@@ -6,6 +6,7 @@
 // gradients are long there: they do not wait for each other, and one multiplies while the other
 // makes exponentials.
 
+#include "ops/cuda/attention_hopper_backward_scores.h"
 #include "ops/cuda/attention_hopper_backward_sums.h"
 
 namespace heddle::ops::cuda::hopper {

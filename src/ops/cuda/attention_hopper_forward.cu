@@ -76,22 +76,16 @@ void run(const ForwardWork<kIsBlock>& work, StreamState& state) {
   const Problem& p = work.problem;
   const bool has_own_step = p.query_offset % kRows != 0 || p.jump % kRows != 0;
   const bool any_mask = p.first_key != nullptr || (has_own_step && !sees_all(p));
-  // To be timed: the longer ones take turns, and those of the tests with an odd length.
-  const bool takes_turns = !kIsBlock && (p.queries > 16384 || p.queries % 2 == 1);
-  const auto run_width = [&](auto width) {
-    constexpr int kWidth = width();
-    if (p.cap > 0.0F) {
-      takes_turns ? launch<ForwardShape<kWidth, true, kIsBlock, true, !kIsBlock>>(work, state)
-                  : launch<ForwardShape<kWidth, true, kIsBlock, true>>(work, state);
-    } else if (any_mask) {
-      takes_turns ? launch<ForwardShape<kWidth, true, kIsBlock, false, !kIsBlock>>(work, state)
-                  : launch<ForwardShape<kWidth, true, kIsBlock>>(work, state);
-    } else {
-      launch<ForwardShape<kWidth, false, kIsBlock>>(work, state);
-    }
-  };
-  p.width == 64 ? run_width(std::integral_constant<int, 64>{})
-                : run_width(std::integral_constant<int, 128>{});
+  if (p.cap > 0.0F) {
+    p.width == 64 ? launch<ForwardShape<64, true, kIsBlock, true>>(work, state)
+                  : launch<ForwardShape<128, true, kIsBlock, true>>(work, state);
+  } else if (p.width == 64) {
+    any_mask ? launch<ForwardShape<64, true, kIsBlock>>(work, state)
+             : launch<ForwardShape<64, false, kIsBlock>>(work, state);
+  } else {
+    any_mask ? launch<ForwardShape<128, true, kIsBlock>>(work, state)
+             : launch<ForwardShape<128, false, kIsBlock>>(work, state);
+  }
 }
 
 }  // namespace

@@ -25,17 +25,15 @@ inline constexpr int kTileKeys = 128;  // keys of a tile
 /// Without kAnyMask 64 queries that begin at a multiple of 64 see all of their tiles of keys but
 /// the last. With kIsBlock some of them may see no key, and results are merged. With kCaps scores
 /// have a cap.
-template <int kWidth_, bool kAnyMask_, bool kIsBlock_, bool kCaps_ = false,
-          bool kTakesTurns_ = false>
+template <int kWidth_, bool kAnyMask_, bool kIsBlock_, bool kCaps_ = false>
 struct ForwardShape {
   static constexpr int kWidth = kWidth_, kKeys = kTileKeys;
   static constexpr bool kAnyMask = kAnyMask_, kIsBlock = kIsBlock_, kCaps = kCaps_;
-  /// Tiles begin at multiples of 64 that follow first keys: fewer of them. With wide heads all
-  /// begin at multiples of 128: those of neighbouring queries are then the same, and come from the
-  /// second-level cache for several processors at a time, which has no more to give.
+  /// Tiles begin at multiples of 64 that follow first keys: fewer of them. With wide heads that is
+  /// slower (docs/design/053-windows-caps-and-angles.md).
   static constexpr bool kHasPhase = kAnyMask && kWidth == 64;
+  /// The first scores of a piece are made beside the last products of the one before.
   static constexpr bool kStartsAhead = kAnyMask && !kIsBlock;
-  static constexpr bool kTakesTurns = kTakesTurns_;
   static constexpr int kGroups = kWidth == 64 ? 3 : 2, kStages = kWidth == 64 ? 5 : 2;
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kRegisters = kWidth == 64 ? 160 : 240;
