@@ -265,8 +265,9 @@ std::vector<Key> data_keys() {
       {.name = "tokenizer",
        .field = field(s, &DataConfig::tokenizer),
        .scope = Scope::derived,
-       .help = "a tokenizer.json, tokenizer.model, vocab.json (beside merges.txt) or vocab.txt, or "
-               "a folder with one",
+       .help =
+           "a tokenizer.json, tokenizer.model, vocab.json (with merges.txt), vocab.txt or their "
+           "folder",
        .when_absent = "the one in model.path, or the one the token file names",
        .foreign = {"tokenizer_model", "tokenizer_path", "tokenizer_name", "hf_assets_path"}},
       {.name = "eos",
