@@ -1,6 +1,7 @@
 #include "observe/metrics.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "base/log.h"
@@ -58,6 +59,7 @@ double StepPace::seconds_per_step() const {
 }
 
 double StepPace::eta_seconds(std::int64_t steps_left) const {
+  if (recent_.empty() && steps_left > 0) return std::numeric_limits<double>::infinity();
   return seconds_per_step() * static_cast<double>(std::max<std::int64_t>(steps_left, 0));
 }
 

@@ -143,7 +143,7 @@ class StepPace {
   void add(double seconds);
   /// 0 before the first step.
   double seconds_per_step() const;
-  double eta_seconds(std::int64_t steps_left) const;
+  double eta_seconds(std::int64_t steps_left) const;  ///< infinite: no step was timed yet
 
  private:
   std::vector<double> recent_;

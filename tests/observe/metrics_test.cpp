@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <stdexcept>
 
 namespace heddle::observe {
@@ -49,9 +50,10 @@ TEST(SinkSet, DropsASinkThatFailsLogsItOnceAndKeepsTheOthers) {
   EXPECT_EQ(log.find("disk full"), log.rfind("disk full"));
 }
 
-TEST(StepPace, IsZeroBeforeTheFirstStep) {
+TEST(StepPace, IsNotKnownBeforeTheFirstStep) {
   EXPECT_EQ(StepPace().seconds_per_step(), 0.0);
-  EXPECT_EQ(StepPace().eta_seconds(100), 0.0);
+  EXPECT_EQ(StepPace().eta_seconds(100), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(StepPace().eta_seconds(0), 0.0);
 }
 
 TEST(StepPace, IsNotMovedByASlowFirstStepOrAPause) {

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "checkpoint/manifest.h"
 #include "train/elastic_run.h"
 #include "train/planned_losses.h"
@@ -35,13 +33,7 @@ Settings settling(const Settings& more) {
               more);
 }
 
-class ElasticErrors : public ::testing::TestWithParam<MeshCase> {
- protected:
-  static int trials() {
-    const char* const asked = std::getenv("HEDDLE_TEST_LOSSES");  // more than in every day's tests
-    return asked != nullptr ? std::atoi(asked) : 6;
-  }
-};
+class ElasticErrors : public ::testing::TestWithParam<MeshCase> {};
 
 /// Nobody is lost: the step that was interrupted is taken again, with what encodings had lost
 /// before it. In every other trial that is interrupted too.
@@ -49,7 +41,7 @@ TEST_P(ElasticErrors, AreThoseOfTheLastDecidedStepAfterAFalseAlarmAtAnyCall) {
   ElasticRun undisturbed(4, GetParam().settings);
   const auto calls = undisturbed.train({}, false).calls;
   std::mt19937_64 random(13);
-  for (int trial = 0; trial < trials(); ++trial) {
+  for (int trial = 0; trial < trials(6); ++trial) {
     ElasticRun run(4, GetParam().settings);
     const int member = trial % 4, other = (trial + 1) % 4;
     std::vector<ElasticRun::Fault> alarms = {{member, any_call(calls, member, random), true}};
@@ -72,7 +64,7 @@ TEST_P(ElasticErrors, OfALostRankAreGoneAndTheRunGoesOn) {
   ElasticRun undisturbed(4, GetParam().settings);
   const auto calls = undisturbed.train({}, true).calls;
   std::mt19937_64 random(17);
-  for (int trial = 0; trial < trials(); ++trial) {
+  for (int trial = 0; trial < trials(6); ++trial) {
     ElasticRun run(4, GetParam().settings);
     const int victim = trial % 4;
     const std::int64_t fatal = any_call(calls, victim, random);

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <random>
 #include <thread>
@@ -176,6 +178,32 @@ struct MeshCase {
   Settings settings;
   Json model = {};  ///< changes to it
 };
+
+/// So many losses of a mesh, or more where HEDDLE_TEST_LOSSES asks for them.
+inline int trials(int every_day = 12) {
+  const char* const asked = std::getenv("HEDDLE_TEST_LOSSES");
+  return asked != nullptr ? std::atoi(asked) : every_day;
+}
+
+/// A rank is lost at any call: the run ends with the weights of one in which none was.
+inline void expect_losses_without_a_trace(int ranks, const MeshCase& mesh, int losses) {
+  ElasticRun undisturbed(ranks, mesh.settings, mesh.model);
+  const auto calls = undisturbed.train({}, true).calls;
+  std::mt19937_64 random(7);
+  for (int trial = 0; trial < losses; ++trial) {
+    ElasticRun run(ranks, mesh.settings, mesh.model);
+    const int victim = trial % ranks;
+    const std::int64_t all = calls[static_cast<std::size_t>(victim)];
+    const std::int64_t fatal = any_call(calls, victim, random);
+    SCOPED_TRACE(fmt::format("member {} at call {} of {}", victim, fatal, all));
+    const auto seen = run.train({{victim, fatal}}, true, {}, random());
+    EXPECT_EQ(seen.failures, std::vector<std::string>());
+    // How often a run looks for its save differs: the last calls may not be made.
+    EXPECT_GE(seen.epochs, fatal < all * 3 / 4 ? 2 : 1);
+    expect_same_state(run.last(), undisturbed.last());
+    run.expect_every_step_once();
+  }
+}
 
 /// What report.json says of the epochs.
 inline Json epochs_of(const ElasticRun& run) {

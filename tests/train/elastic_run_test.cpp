@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 namespace heddle {
 namespace {
 
@@ -24,31 +22,11 @@ const Json kExperts = {{"model_type", "heddle_moe"}, {"moe_intermediate_size", 8
                        {"n_routed_experts", 4},      {"num_experts_per_tok", 2},
                        {"first_k_dense_replace", 1}, {"topk_method", "noaux_tc"}};
 
-int trials() {
-  const char* const asked = std::getenv("HEDDLE_TEST_LOSSES");  // more than in every day's tests
-  return asked != nullptr ? std::atoi(asked) : 12;
-}
-
 class ElasticMesh : public ::testing::TestWithParam<MeshCase> {};
 
 /// A replica has what was lost: the run ends with the weights of one in which nothing was.
 TEST_P(ElasticMesh, LosesARankAtAnyCallAndEndsWithTheSameWeights) {
-  ElasticRun undisturbed(4, GetParam().settings, GetParam().model);
-  const auto calls = undisturbed.train({}, true).calls;
-  std::mt19937_64 random(7);
-  for (int trial = 0; trial < trials(); ++trial) {
-    ElasticRun run(4, GetParam().settings, GetParam().model);
-    const int victim = trial % 4;
-    const std::int64_t all = calls[static_cast<std::size_t>(victim)];
-    const std::int64_t fatal = any_call(calls, victim, random);
-    SCOPED_TRACE(fmt::format("member {} at call {} of {}", victim, fatal, all));
-    const auto seen = run.train({{victim, fatal}}, true, {}, random());
-    EXPECT_EQ(seen.failures, std::vector<std::string>());
-    // How often a run looks for its save differs: the last calls may not be made.
-    EXPECT_GE(seen.epochs, fatal < all * 3 / 4 ? 2 : 1);
-    expect_same_state(run.last(), undisturbed.last());
-    run.expect_every_step_once();
-  }
+  expect_losses_without_a_trace(4, GetParam(), trials());
 }
 
 INSTANTIATE_TEST_SUITE_P(

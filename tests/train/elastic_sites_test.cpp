@@ -22,11 +22,6 @@ const Settings kAtOnce = {"parallel.sites=2",    "outer.every=3",    "outer.frag
                           "outer.delay=0",       "outer.codec=none", "train.steps=10",
                           "recover.elastic=true"};
 
-int trials() {
-  const char* const asked = std::getenv("HEDDLE_TEST_LOSSES");
-  return asked != nullptr ? std::atoi(asked) : 12;
-}
-
 TEST(ElasticSites, WithoutALossAreTheSitesOfAWorld) {
   const Settings settings = with(kStreaming, {"parallel.dp=2", "train.eval_every=2"});
   ElasticRun elastic(4, settings);
@@ -47,21 +42,7 @@ TEST_P(ElasticSiteMesh, LosesARankAtAnyCallAndEndsWithTheSameWeights) {
   const bool has_stages_or_parts = std::ranges::count(settings, "parallel.pp=2") > 0 ||
                                    std::ranges::count(settings, "parallel.tp=2") > 0;
   const int ranks = has_stages_or_parts ? 8 : 4;
-  ElasticRun undisturbed(ranks, settings, GetParam().model);
-  const auto calls = undisturbed.train({}, true).calls;
-  std::mt19937_64 random(7);
-  for (int trial = 0; trial < trials(); ++trial) {
-    ElasticRun run(ranks, settings, GetParam().model);
-    const int victim = trial % ranks;
-    const std::int64_t all = calls[static_cast<std::size_t>(victim)];
-    const std::int64_t fatal = any_call(calls, victim, random);
-    SCOPED_TRACE(fmt::format("member {} at call {} of {}", victim, fatal, all));
-    const auto seen = run.train({{victim, fatal}}, true, {}, random());
-    EXPECT_EQ(seen.failures, std::vector<std::string>());
-    EXPECT_GE(seen.epochs, fatal < all * 3 / 4 ? 2 : 1);
-    expect_same_state(run.last(), undisturbed.last());
-    run.expect_every_step_once();
-  }
+  expect_losses_without_a_trace(ranks, GetParam(), trials());
 }
 
 INSTANTIATE_TEST_SUITE_P(
