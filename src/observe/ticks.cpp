@@ -22,8 +22,8 @@ bool all_apart(const std::vector<double>& ticks, double closest) {
 int decimals(double value, double unit) {
   constexpr int kMost = 9;
   for (int digits = 0; digits < kMost; ++digits) {
-    const double scaled = value / unit * std::pow(10.0, digits);
-    if (std::abs(scaled - std::round(scaled)) < 1e-4) return digits;
+    const double scaled = value / unit * std::pow(10.0, digits), written = std::round(scaled);
+    if (std::abs(scaled - written) < 1e-4 && (written != 0 || value == 0)) return digits;
   }
   return kMost;
 }

@@ -43,6 +43,7 @@ TEST(LogTicks, OfNoPositiveRangeAreNone) {
 
 TEST(TickLabels, OfAnAxisHaveOneNotation) {
   EXPECT_EQ(tick_labels({0, 0.5, 1}), (Labels{"0", "0.5", "1.0"}));
+  EXPECT_EQ(tick_labels({0, 2e-5, 4e-5}), (Labels{"0", "2e-5", "4e-5"}));
   EXPECT_EQ(tick_labels({0, 500, 1000, 1500}), (Labels{"0", "500", "1,000", "1,500"}));
   EXPECT_EQ(tick_labels({0, 5000, 10000}), (Labels{"0", "5k", "10k"}));
   EXPECT_EQ(tick_labels({0, 1000, 12000}), (Labels{"0", "1k", "12k"}));
