@@ -48,7 +48,7 @@ class Choice {
       made.sources.push_back(source);
     }
     for (const int site : losses_.sites_now) {
-      if (whole_sites_.empty() || site_taken(site, whole_sites_) == site) continue;
+      if (site_taken(site, whole_sites_) == site) continue;
       made.is_exact = false;
       made.sources.push_back(
           {.kind = PieceSource::Kind::site, .site = site, .taken = site_taken(site, whole_sites_)});
@@ -229,16 +229,15 @@ class Choice {
   bool is_anything_made() const { return nobody_has().size() > losses_.leaves_out.size(); }
   /// Of those that go on.
   bool is_any_site_made() const {
-    return !whole_sites_.empty() && std::ranges::any_of(losses_.sites_now, [&](int site) {
-      return site_taken(site, whole_sites_) != site;
-    });
+    return std::ranges::any_of(losses_.sites_now,
+                               [&](int site) { return site_taken(site, whole_sites_) != site; });
   }
 
   std::string exactness(const Restoration& made) const {
     if (made.is_exact) return "exact";
     std::vector<std::string> changes;
     for (const int site : losses_.sites) {
-      if (!whole_sites_.empty() && (site_taken(site, whole_sites_) != site || !goes_on(site))) {
+      if (is_of_other_site(site)) {
         changes.push_back(fmt::format("what site {} alone had is gone", site));
       }
     }

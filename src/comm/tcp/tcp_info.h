@@ -10,8 +10,8 @@ namespace heddle {
 struct TcpInfo {
   double round_trip = 0.0;        ///< now
   double least_round_trip = 0.0;  ///< of all so far; 0: not known
-  std::optional<double>
-      delivered;  ///< bytes that the other side has, also those behind missing ones
+  /// Bytes that the other side has, also those behind missing ones.
+  std::optional<double> delivered;
 };
 
 /// Nothing where the system does not say.

@@ -32,11 +32,12 @@ StripesState stripes_state(std::span<const Socket> sockets) {
   for (const Socket& socket : sockets) {
     const auto info = tcp_info(socket);
     if (!info || !info->delivered) return {};
-    const double least = info->least_round_trip;
     all.delivered += *info->delivered;
     all.round_trip += info->round_trip / static_cast<double>(sockets.size());
-    all.least_round_trip =
-        all.least_round_trip == 0.0 ? least : std::min(all.least_round_trip, least);
+    if (const double least = info->least_round_trip; least > 0.0) {
+      all.least_round_trip =
+          all.least_round_trip == 0.0 ? least : std::min(all.least_round_trip, least);
+    }
   }
   return all;
 }
