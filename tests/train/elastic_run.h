@@ -205,6 +205,27 @@ inline void expect_losses_without_a_trace(int ranks, const MeshCase& mesh, int l
   }
 }
 
+/// A second member of four is lost while the first is replaced, or the newcomer is while it is
+/// given its state. Members 0 and 3 each have a replica that stays.
+inline void expect_two_losses_without_a_trace(const Settings& settings, int losses) {
+  ElasticRun undisturbed(4, settings);
+  undisturbed.train({}, true);
+  std::mt19937_64 random(11);
+  for (int trial = 0; trial < losses; ++trial) {
+    ElasticRun run(4, settings);
+    const std::int64_t fatal = 30 + static_cast<std::int64_t>(random() % 60);
+    const std::int64_t later = 1 + static_cast<std::int64_t>(random() % 60);
+    SCOPED_TRACE(fmt::format("at {}, then {}", fatal, later));
+    const auto seen = trial % 2 == 0
+                          ? run.train({{0, fatal}, {3, fatal + later}}, true, {}, random())
+                          : run.train({{0, fatal}}, true, {later}, random());
+    EXPECT_EQ(seen.failures, std::vector<std::string>());
+    EXPECT_GE(seen.epochs, 2);
+    expect_same_state(run.last(), undisturbed.last());
+    run.expect_every_step_once();
+  }
+}
+
 /// What report.json says of the epochs.
 inline Json epochs_of(const ElasticRun& run) {
   return parse_json(read_text_file(run.files().run_folder() / "report.json"), "report")["epochs"];

@@ -76,27 +76,8 @@ TEST(ElasticRun, SurvivesALossAtEveryCallOfAStepItsEvaluationAndItsSave) {
   }
 }
 
-/// The second is lost while the first is replaced, or the newcomer itself is, while it is given its
-/// state.
-TEST(ElasticRun, SurvivesTwoLossesInARow) {
-  ElasticRun undisturbed(4, kReplicas);
-  const auto calls = undisturbed.train({}, true).calls;
-  std::mt19937_64 random(11);
-  for (int trial = 0; trial < 10; ++trial) {
-    ElasticRun run(4, kReplicas);
-    // Ranks 0 and 3 are of different stages: each has a replica.
-    const std::int64_t fatal = 30 + static_cast<std::int64_t>(random() % 60);
-    const std::int64_t later = 1 + static_cast<std::int64_t>(random() % 60);
-    SCOPED_TRACE(fmt::format("at {}, then {}", fatal, later));
-    const auto seen = trial % 2 == 0
-                          ? run.train({{0, fatal}, {3, fatal + later}}, true, {}, random())
-                          : run.train({{0, fatal}}, true, {later}, random());
-    EXPECT_EQ(seen.failures, std::vector<std::string>());
-    EXPECT_GE(seen.epochs, 2);
-    expect_same_state(run.last(), undisturbed.last());
-    run.expect_every_step_once();
-  }
-}
+/// Members 0 and 3 are of different stages.
+TEST(ElasticRun, SurvivesTwoLossesInARow) { expect_two_losses_without_a_trace(kReplicas, 10); }
 
 /// Each newcomer is lost too, some steps later.
 TEST(ElasticRun, SurvivesTenLossesOneAfterTheOther) {

@@ -83,26 +83,9 @@ TEST(ElasticSites, SurviveALossAtEveryCallOfAnExchange) {
   }
 }
 
-/// The second is lost while the first is replaced, or the newcomer is.
+/// Members 0 and 3 are of different sites.
 TEST(ElasticSites, SurviveTwoLossesInARow) {
-  const Settings settings = with(kStreaming, {"parallel.dp=2"});
-  ElasticRun undisturbed(4, settings);
-  undisturbed.train({}, true);
-  std::mt19937_64 random(11);
-  for (int trial = 0; trial < trials(); ++trial) {
-    ElasticRun run(4, settings);
-    const std::int64_t fatal = 30 + static_cast<std::int64_t>(random() % 60);
-    const std::int64_t later = 1 + static_cast<std::int64_t>(random() % 60);
-    SCOPED_TRACE(fmt::format("at {}, then {}", fatal, later));
-    // Ranks 0 and 3 are of different sites: each has a replica.
-    const auto seen = trial % 2 == 0
-                          ? run.train({{0, fatal}, {3, fatal + later}}, true, {}, random())
-                          : run.train({{0, fatal}}, true, {later}, random());
-    EXPECT_EQ(seen.failures, std::vector<std::string>());
-    EXPECT_GE(seen.epochs, 2);
-    expect_same_state(run.last(), undisturbed.last());
-    run.expect_every_step_once();
-  }
+  expect_two_losses_without_a_trace(with(kStreaming, {"parallel.dp=2"}), trials());
 }
 
 /// What a site has for itself, by the names that it has there.
