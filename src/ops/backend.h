@@ -62,11 +62,13 @@
   X(balance_bias)                   \
   X(order_by_expert)                \
   X(pick_numbers)                   \
+  X(held_offsets)                   \
   X(spread_rows)                    \
   X(combine_rows)                   \
   X(expert_swiglu_backward)         \
   X(grouped_gemm)                   \
   X(grouped_gemm_weight)            \
+  X(grouped_gemm_weight_part)       \
   X(grouped_swiglu)                 \
   X(grouped_swiglu_backward)        \
   X(gemm)                           \

@@ -404,6 +404,14 @@ void order_by_expert(const Tensor& experts_TK, const Tensor& offsets_E1, const T
   Launch(stream.device())->order_by_expert(experts_TK, offsets_E1, token_R, row_TK, stream);
 }
 
+void held_offsets(const Tensor& offsets_E1, std::int64_t first, std::int64_t held,
+                  const Tensor& held_E1, Stream& stream) {
+  check_flat({&offsets_E1, &held_E1});
+  for (const Tensor* t : {&offsets_E1, &held_E1}) check_like(*t, offsets_E1.shape(), DType::i32);
+  if (stream.is_dry()) return;
+  Launch(stream.device())->held_offsets(offsets_E1, first, held, held_E1, stream);
+}
+
 void spread_rows(const Tensor& x_TD, const Tensor& row_TK, const Tensor& rows_RD, Stream& stream) {
   check_choices(row_TK, {});
   check_like(x_TD, {row_TK.size(0), rows_RD.size(1)}, rows_RD.dtype());
@@ -447,6 +455,19 @@ void grouped_gemm_weight(const Tensor& a_RM, const Tensor& b_RN, const Tensor& o
   }
   if (stream.is_dry()) return;
   Launch(stream.device())->grouped_gemm_weight(a_RM, b_RN, offsets_E1, beta, c_EMN, stream);
+}
+
+void grouped_gemm_weight_part(const Tensor& a_PM, const Tensor& b_PN, const Tensor& offsets_E1,
+                              std::int64_t first, double beta, const Tensor& c_EMN,
+                              Stream& stream) {
+  check_groups(c_EMN, offsets_E1);
+  if (c_EMN.size(0) > 0) {
+    check_product(a_PM, Transpose::yes, b_PN, Transpose::no, c_EMN.select(0, 0));
+  }
+  HEDDLE_CHECK(first >= 0, "a part from row {} on", first);
+  if (stream.is_dry()) return;
+  Launch(stream.device())
+      ->grouped_gemm_weight_part(a_PM, b_PN, offsets_E1, first, beta, c_EMN, stream);
 }
 
 void grouped_swiglu(const Tensor& x_RI, const Tensor& w_EGI, const Tensor& offsets_E1,

@@ -53,6 +53,11 @@ void router_loss_backward(const Tensor& logits_TE, const RouterRule& rule, const
 void order_by_expert(const Tensor& experts_TK, const Tensor& offsets_E1, const Tensor& token_R,
                      const Tensor& row_TK, Stream& stream);
 
+/// Where the rows of each expert begin among rows [first, first + held) alone; an expert that has
+/// none there begins where it would.
+void held_offsets(const Tensor& offsets_E1, std::int64_t first, std::int64_t held,
+                  const Tensor& held_E1, Stream& stream);
+
 /// picked[i] = numbers[index[i]], all i32; absent where the index is.
 void pick_numbers(const Tensor& numbers, const Tensor& index, const Tensor& picked, Stream& stream);
 
@@ -79,6 +84,11 @@ void grouped_gemm(const Tensor& a_RK, const Tensor& b_EXX, Transpose transpose_b
 /// c_e = a_e^T b_e + beta * c_e over the expert's rows; an expert without rows has beta * c_e.
 void grouped_gemm_weight(const Tensor& a_RM, const Tensor& b_RN, const Tensor& offsets_E1,
                          double beta, const Tensor& c_EMN, Stream& stream);
+/// Its share by rows [first, first + P) of those that offsets are of. With the same beta for all
+/// parts, of which the first comes first, the same sums; what no rows of a part are for is neither
+/// read nor written by it.
+void grouped_gemm_weight_part(const Tensor& a_PM, const Tensor& b_PN, const Tensor& offsets_E1,
+                              std::int64_t first, double beta, const Tensor& c_EMN, Stream& stream);
 
 /// gate_up = grouped_gemm of x and the experts' w_GI^T, the gate's half first, and y = silu(gate) *
 /// up; rows of y that are of no expert may be anything.
@@ -86,7 +96,7 @@ void grouped_swiglu(const Tensor& x_RI, const Tensor& w_EGI, const Tensor& offse
                     const Tensor& gate_up_RG, const Tensor& y_RF, Stream& stream);
 /// expert_swiglu_backward of dy = grouped_gemm of dout and the experts' w_OF. Rows of an expert are
 /// of one choice each. scratch_RF may be anything then: dy, where the product does not go through
-/// SwiGLU at once.
+/// SwiGLU at once. On a GPU it may be y_RF.
 void grouped_swiglu_backward(const Tensor& dout_RO, const Tensor& w_EOF, const Tensor& offsets_E1,
                              const Tensor& gate_up_RG, const Tensor& row_TK,
                              const Tensor& weights_TK, const Tensor& scratch_RF,

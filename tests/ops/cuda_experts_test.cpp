@@ -333,7 +333,70 @@ class CudaGroups : public CudaExperts {
         const auto of = values(down(dev_c.select(0, e))), was = values(before.select(0, e));
         for (std::size_t i = 0; i < of.size(); ++i) ASSERT_EQ(of[i], beta * was[i]);
       }
+      check_parts(groups, dev_a.view, dev_d.view, beta, before, c);
     }
+  }
+
+  /// The gradient of the matrices from parts of the rows, cut at tiles, within them and nowhere.
+  void check_parts(const Groups& groups, const Tensor& dev_a, const Tensor& dev_d, double beta,
+                   const Tensor& before, const Tensor& want) {
+    const std::int64_t rows = dev_a.size(0);
+    const Tensor dev_offsets = up(groups.offsets());
+    if (rows == 0) return;
+    for (const std::int64_t part : {(rows + 1) / 2, std::int64_t{64}, std::int64_t{250}, rows}) {
+      if (rows / part > 40) continue;
+      SCOPED_TRACE(fmt::format("parts of {} rows, beta {}", part, beta));
+      const Tensor start = copy_of(before);
+      if (beta == 0.0) fill_nan(start);
+      const Tensor sum = up(start, DType::f32), again = up(start, DType::f32);
+      for (const Tensor& to : {sum, again}) {
+        for (std::int64_t first = 0; first < rows; first += part) {
+          const std::int64_t end = std::min(first + part, rows);
+          grouped_gemm_weight_part(dev_a.slice(0, first, end), dev_d.slice(0, first, end),
+                                   dev_offsets, first, beta, to, gpu());
+        }
+      }
+      expect_relative(sum, want, 5e-6, "gradient of the matrices by parts");
+      expect_same_bits(down(again), down(sum));
+    }
+  }
+
+  /// Columns of results and of gradients, as parts of a row: bit by bit what all of them are.
+  void check_columns(const Groups& groups, const MatrixSize& size, DType dtype) {
+    const auto& [D, N] = size;
+    const auto E = static_cast<std::int64_t>(groups.rows.size());
+    SCOPED_TRACE(described(groups, size, dtype, Lie::contiguous));
+    const std::int64_t R = groups.total(), used = groups.used(), half = N / 128 * 64;
+    if (used == 0) return;
+    const Tensor a = up(rows_of(groups, D, dtype, 1), dtype),
+                 d = up(rows_of(groups, N, dtype, 3), dtype), offsets = up(groups.offsets());
+    const std::pair<std::int64_t, std::int64_t> parts[] = {{0, half}, {half, N}};
+    for (const Transpose transpose : {Transpose::yes, Transpose::no}) {
+      const bool is_along = transpose == Transpose::yes;
+      const Tensor b = up(random(is_along ? Shape{E, N, D} : Shape{E, D, N}, dtype, 2), dtype),
+                   c = device_unwritten({R, N}, dtype);
+      grouped_gemm(a, b, transpose, offsets, c, gpu());
+      for (const auto& [begin, end] : parts) {
+        const Tensor made = device_unwritten({R, end - begin}, dtype);
+        grouped_gemm(a, b.slice(is_along ? 1 : 2, begin, end), transpose, offsets, made, gpu());
+        expect_near(made.slice(0, 0, used), down(c.slice(0, 0, used).slice(1, begin, end)), 0.0,
+                    is_along ? "columns of rows times b^T" : "columns of rows times b");
+      }
+    }
+    const Tensor whole = device_unwritten({E, D, N}, DType::f32),
+                 right = device_unwritten({E, D, N}, DType::f32);
+    const Tensor turned = device_unwritten({E, N, D}, DType::f32),
+                 left = device_unwritten({E, N, D}, DType::f32);
+    grouped_gemm_weight(a, d, offsets, 0.0, whole, gpu());
+    grouped_gemm_weight(d, a, offsets, 0.0, turned, gpu());
+    for (const auto& [begin, end] : parts) {
+      const Tensor columns = device_empty({R, end - begin}, dtype);
+      copy(d.slice(1, begin, end), columns, gpu());
+      grouped_gemm_weight(a, columns, offsets, 0.0, right.slice(2, begin, end), gpu());
+      grouped_gemm_weight(columns, a, offsets, 0.0, left.slice(1, begin, end), gpu());
+    }
+    expect_same_bits(down(right), down(whole));
+    expect_same_bits(down(left), down(turned));
   }
 
   void check_swiglu(const Groups& groups, const MatrixSize& size, DType dtype,
@@ -380,20 +443,20 @@ class CudaGroups : public CudaExperts {
                  dev_weights = up(weights, DType::f32);
     const Lying dev_dout(dout, dtype, lie, gpu()), dev(gate_up, dtype, lie, gpu()),
         again(gate_up, dtype, lie, gpu()), dev_y(y, dtype, lie, gpu());
-    const auto on_gpu = [&](const Tensor& of) {
+    const auto on_gpu = [&](const Tensor& of, const Tensor& dev_scratch) {
       Tensor dev_dweights = device_unwritten({R, 1}, DType::f32);
       grouped_swiglu_backward(dev_dout.view, dev_matrices, dev_offsets, of, dev_row, dev_weights,
-                              device_unwritten({R, F}, dtype), of, dev_y.view, dev_dweights, gpu());
+                              dev_scratch, of, dev_y.view, dev_dweights, gpu());
       return dev_dweights;
     };
     grouped_swiglu_backward(dout, matrices, offsets, gate_up, row, weights, scratch, gate_up, y,
                             dweights, cpu());
-    const Tensor dev_dweights = on_gpu(dev.view);
+    const Tensor dev_dweights = on_gpu(dev.view, dev_y.view);
     expect_rows(groups, dev.view, gate_up, tolerance, "gradients of gate and up");
     expect_rows(groups, dev_y.view, y, tolerance, "y");
     expect_relative(dev_dweights, dweights, dtype == DType::f32 ? 1e-5 : 0x1.0p-8,
                     "gradients of weights");
-    expect_same_bits(down(on_gpu(again.view)), down(dev_dweights));
+    expect_same_bits(down(on_gpu(again.view, device_unwritten({R, F}, dtype))), down(dev_dweights));
     expect_same_bits(down(again.view), down(dev.view));
   }
 };
@@ -442,6 +505,33 @@ TEST_F(CudaGroups, ProductsOfStridedRowsEqualTheCpus) {
     for (const Lie lie : {Lie::wide, Lie::odd}) {
       check(kGroups[1], {136, 264}, dtype, lie);
       check(kGroups[2], {72, 40}, dtype, lie);
+    }
+  }
+}
+
+TEST_F(CudaGroups, ColumnsOfProductsAreTheSameBits) {
+  for (const DType dtype : kGpuFloats) {
+    for (const Groups& groups : kGroups) {
+      for (const MatrixSize& size :
+           {MatrixSize{64, 256}, MatrixSize{136, 520}, MatrixSize{72, 768}}) {
+        check_columns(groups, size, dtype);
+      }
+    }
+  }
+  check_columns(skewed_groups(9, 700), {512, 1032}, DType::bf16);
+}
+
+TEST_F(CudaGroups, HeldOffsetsEqualTheCpus) {
+  for (const Groups& groups : kGroups) {
+    const Tensor offsets = groups.offsets(), held = empty(offsets.shape(), DType::i32);
+    for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, groups.total()},
+                                       {64, 100},
+                                       {5, 1},
+                                       {10000, 7}}) {
+      const Tensor dev_held = device_ints(offsets.shape());
+      held_offsets(offsets, first, count, held, cpu());
+      held_offsets(up(offsets), first, count, dev_held, gpu());
+      expect_same(dev_held, held, "offsets of a part");
     }
   }
 }

@@ -511,6 +511,56 @@ TEST(GroupedGemm, MultipliesEachExpertsRowsByItsMatrix) {
   }
 }
 
+/// Cut anywhere, also within an expert's rows, between experts and where none are left.
+TEST(GroupedGemm, AddsPartsOfTheRowsOneAfterTheOther) {
+  constexpr std::int64_t T = 40, K = 2, R = T * K, E = 6, M = 5, N = 7;
+  Stream stream(1);
+  for (const DType dtype : kFloats) {
+    const Ordered order = ordered(skewed(T, K, E), E);
+    const auto offsets = ints(order.offsets);
+    const Tensor a = random_tensor({R, M}, dtype, 1), b = random_tensor({R, N}, dtype, 2),
+                 before = random_tensor({E, M, N}, dtype, 3);
+    for (const double beta : {0.0, 1.0, 0.5}) {
+      const Tensor whole = copy_of(before);
+      grouped_gemm_weight(a, b, order.offsets, beta, whole, stream);
+      for (const std::vector<std::int64_t>& ends : {std::vector<std::int64_t>{R},
+                                                    {1, 2, R},
+                                                    {17, 34, 51, 68, R},
+                                                    {offsets[2], R},
+                                                    {offsets[6], R}}) {
+        const Tensor parts = copy_of(before);
+        std::int64_t first = 0;
+        for (const std::int64_t end : ends) {
+          const std::vector<double> was = values(parts);
+          grouped_gemm_weight_part(a.slice(0, first, end), b.slice(0, first, end), order.offsets,
+                                   first, beta, parts, stream);
+          for (std::int64_t e = 0; e < E; ++e) {
+            const auto at = static_cast<std::size_t>(e);
+            const bool is_here = offsets[at] < end && offsets[at + 1] > first;
+            const bool has_none = offsets[at] == offsets[at + 1];
+            if (is_here || has_none) continue;
+            for (std::int64_t i = e * M * N; i < (e + 1) * M * N; ++i) {
+              ASSERT_EQ(get(parts, i), was[static_cast<std::size_t>(i)]) << "expert " << e;
+            }
+          }
+          first = end;
+        }
+        expect_close(parts, values(whole), 1e-5, 1e-13);
+      }
+    }
+  }
+}
+
+TEST(HeldOffsets, AreThoseOfAPartOfTheRows) {
+  Stream stream(1);
+  const Tensor offsets = ids({0, 0, 3, 7, 7, 12}), held = empty({6}, DType::i32);
+  held_offsets(offsets, 2, 6, held, stream);
+  EXPECT_EQ(ints(held), (std::vector<std::int32_t>{0, 0, 1, 5, 5, 6}));
+  held_offsets(offsets, 0, 20, held, stream);
+  EXPECT_EQ(ints(held), ints(offsets));
+  EXPECT_THROW(held_offsets(offsets, 0, 6, empty({5}, DType::i32), stream), Error);
+}
+
 TEST(GroupedGemm, LeavesRowsOfNoExpertAloneAndRefusesOffsetsBeyondThem) {
   Stream stream(1);
   const Tensor a = random_tensor({4, 3}, DType::f32, 1),

@@ -123,6 +123,15 @@ void for_experts(const Tensor& offsets_E1, std::int64_t rows, const Body& body) 
 
 }  // namespace
 
+void held_offsets(const Tensor& offsets_E1, std::int64_t first, std::int64_t held,
+                  const Tensor& held_E1, Stream& /*stream*/) {
+  std::ranges::transform(
+      offsets_E1.host<std::int32_t>(), held_E1.host<std::int32_t>().begin(),
+      [&](std::int64_t offset) {
+        return static_cast<std::int32_t>(std::clamp<std::int64_t>(offset - first, 0, held));
+      });
+}
+
 void spread_rows(const Tensor& x_TD, const Tensor& row_TK, const Tensor& rows_RD, Stream& stream) {
   check_row_indices(row_TK, rows_RD.size(0));
   const auto row_of = row_TK.host<std::int32_t>();
@@ -173,6 +182,25 @@ void grouped_gemm_weight(const Tensor& a_RM, const Tensor& b_RN, const Tensor& o
                 cpu::gemm(a_RM.slice(0, begin, end), Transpose::yes, b_RN.slice(0, begin, end),
                           Transpose::no, c_EMN.select(0, expert), {.beta = beta}, stream);
               });
+}
+
+void grouped_gemm_weight_part(const Tensor& a_PM, const Tensor& b_PN, const Tensor& offsets_E1,
+                              std::int64_t first, double beta, const Tensor& c_EMN,
+                              Stream& stream) {
+  const auto offsets = offsets_E1.host<std::int32_t>();
+  HEDDLE_CHECK(offsets.front() == 0 && std::ranges::is_sorted(offsets), "experts' rows from {} on",
+               offsets.front());
+  for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
+    const auto here = [&](std::int64_t row) {
+      return std::clamp<std::int64_t>(row - first, 0, a_PM.size(0));
+    };
+    const std::int64_t begin = here(offsets[e]), end = here(offsets[e + 1]);
+    const bool has_none = offsets[e] == offsets[e + 1];
+    if (begin == end && !(has_none && first == 0)) continue;
+    cpu::gemm(a_PM.slice(0, begin, end), Transpose::yes, b_PN.slice(0, begin, end), Transpose::no,
+              c_EMN.select(0, static_cast<std::int64_t>(e)),
+              {.beta = offsets[e] < first ? 1.0 : beta}, stream);
+  }
 }
 
 void grouped_swiglu(const Tensor& x_RI, const Tensor& w_EGI, const Tensor& offsets_E1,

@@ -34,6 +34,14 @@ __global__ void pick_kernel(const std::int32_t* numbers, const std::int32_t* ind
   picked[i] = index[i] == kAbsentRow ? kAbsentRow : numbers[index[i]];
 }
 
+__global__ void held_offsets_kernel(const std::int32_t* offsets, std::int64_t count,
+                                    std::int64_t first, std::int64_t held, std::int32_t* of_held) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const std::int64_t offset = offsets[i] - first;
+  of_held[i] = static_cast<std::int32_t>(offset < 0 ? 0 : offset > held ? held : offset);
+}
+
 /// A block has a token, which is read once and written to each of its rows.
 template <class T, int W>
 __global__ void spread_kernel(const T* x, std::int64_t x_stride, const std::int32_t* row_TK,
@@ -162,6 +170,14 @@ void pick_numbers(const Tensor& numbers, const Tensor& index, const Tensor& pick
   pick_kernel<<<blocks_for(picked.count(), 256), 256, 0, state_of(stream).stream>>>(
       device_data<std::int32_t>(numbers), device_data<std::int32_t>(index), picked.count(),
       device_data<std::int32_t>(picked));
+  HEDDLE_CUDA(cudaGetLastError());
+}
+
+void held_offsets(const Tensor& offsets_E1, std::int64_t first, std::int64_t held,
+                  const Tensor& held_E1, Stream& stream) {
+  held_offsets_kernel<<<blocks_for(offsets_E1.count(), 256), 256, 0, state_of(stream).stream>>>(
+      device_data<std::int32_t>(offsets_E1), offsets_E1.count(), first, held,
+      device_data<std::int32_t>(held_E1));
   HEDDLE_CUDA(cudaGetLastError());
 }
 

@@ -27,23 +27,31 @@ void grouped_gemm(const Tensor& a_RK, const Tensor& b_EXX, Transpose transpose_b
 
 void grouped_gemm_weight(const Tensor& a_RM, const Tensor& b_RN, const Tensor& offsets_E1,
                          double beta, const Tensor& c_EMN, Stream& stream) {
+  cuda::grouped_gemm_weight_part(a_RM, b_RN, offsets_E1, 0, beta, c_EMN, stream);
+}
+
+void grouped_gemm_weight_part(const Tensor& a_PM, const Tensor& b_PN, const Tensor& offsets_E1,
+                              std::int64_t first, double beta, const Tensor& c_EMN,
+                              Stream& stream) {
   if (c_EMN.count() == 0) return;
   const StreamState& state = state_of(stream);
-  if (a_RM.size(0) == 0) {
+  if (a_PM.size(0) == 0) {
+    if (first > 0) return;
     return beta == 0.0 ? fill(c_EMN, 0.0, stream) : cuda::scale(c_EMN, beta, stream);
   }
   if (c_EMN.dtype() != DType::f32 ||
-      !takes_tensor_cores<Grouped::weight>(a_RM, b_RN, c_EMN, offsets_E1, state)) {
-    return grouped_gemm_weight_plain(a_RM, b_RN, offsets_E1, beta, c_EMN, state);
+      !takes_tensor_cores<Grouped::weight>(a_PM, b_PN, c_EMN, offsets_E1, state)) {
+    return grouped_gemm_weight_plain(a_PM, b_PN, offsets_E1, first, beta, c_EMN, state);
   }
-  if (beta != 0.0 && beta != 1.0) cuda::scale(c_EMN, beta, stream);
-  hopper::GroupedProduct product = product_of(a_RM, offsets_E1, c_EMN.size(2));
+  if (first == 0 && beta != 0.0 && beta != 1.0) cuda::scale(c_EMN, beta, stream);
+  hopper::GroupedProduct product = product_of(a_PM, offsets_E1, c_EMN.size(2));
+  product.part = {.first = static_cast<int>(first), .rows = static_cast<int>(a_PM.size(0))};
   product.gradient = {.of = device_data<float>(c_EMN),
                       .expert_stride = c_EMN.stride(0),
                       .stride = c_EMN.stride(1),
                       .adds = beta != 0.0};
   launch_grouped<Grouped::weight>(
-      {.a = tensor_map(a_RM, {64, 64}), .b = tensor_map(b_RN, {64, 64})}, product, state);
+      {.a = tensor_map(a_PM, {64, 64}), .b = tensor_map(b_PN, {64, 64})}, product, state);
 }
 
 }  // namespace heddle::ops::cuda

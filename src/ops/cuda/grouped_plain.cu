@@ -100,11 +100,16 @@ __global__ void __launch_bounds__(kPlainThreads)
             b.outer_count, 0.0F);
 }
 
+/// Of rows [first, first + held).
 template <class T, class C>
 __global__ void __launch_bounds__(kPlainThreads)
-    grouped_weight_kernel(Factor<T> a, Factor<T> b, const std::int32_t* offsets, float beta, C* c,
-                          std::int64_t c_matrix, std::int64_t c_stride) {
-  const std::int64_t begin = offsets[blockIdx.z], rows = offsets[blockIdx.z + 1] - begin;
+    grouped_weight_kernel(Factor<T> a, Factor<T> b, const std::int32_t* offsets, std::int64_t first,
+                          std::int64_t held, float beta, C* c, std::int64_t c_matrix,
+                          std::int64_t c_stride) {
+  const std::int64_t from = offsets[blockIdx.z] - first, to = offsets[blockIdx.z + 1] - first;
+  const std::int64_t begin = from < 0 ? 0 : from, rows = (to < held ? to : held) - begin;
+  if (rows <= 0 && !(from == to && first == 0)) return;
+  if (from < 0) beta = 1.0F;
   a.data += begin * a.inner_stride;
   b.data += begin * b.inner_stride;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kSide;
@@ -149,17 +154,18 @@ void grouped_gemm_plain(const Tensor& a_RK, const Tensor& b_EXX, Transpose trans
   });
 }
 
-void grouped_gemm_weight_plain(const Tensor& a_RM, const Tensor& b_RN, const Tensor& offsets_E1,
-                               double beta, const Tensor& c_EMN, const StreamState& state) {
-  visit_product(a_RM, c_EMN, [&](auto t, auto r) {
+void grouped_gemm_weight_plain(const Tensor& a_PM, const Tensor& b_PN, const Tensor& offsets_E1,
+                               std::int64_t first, double beta, const Tensor& c_EMN,
+                               const StreamState& state) {
+  visit_product(a_PM, c_EMN, [&](auto t, auto r) {
     using T = decltype(t);
     using C = decltype(r);
-    const Factor<T> a{device_data<T>(a_RM), 1, a_RM.stride(0), c_EMN.size(1)},
-        b{device_data<T>(b_RN), 1, b_RN.stride(0), c_EMN.size(2)};
+    const Factor<T> a{device_data<T>(a_PM), 1, a_PM.stride(0), c_EMN.size(1)},
+        b{device_data<T>(b_PN), 1, b_PN.stride(0), c_EMN.size(2)};
     const dim3 blocks(blocks_for(c_EMN.size(1), kSide), blocks_for(c_EMN.size(2), kSide),
                       static_cast<unsigned>(c_EMN.size(0)));
     grouped_weight_kernel<T, C><<<blocks, kPlainThreads, 0, state.stream>>>(
-        a, b, device_data<std::int32_t>(offsets_E1), static_cast<float>(beta),
+        a, b, device_data<std::int32_t>(offsets_E1), first, a_PM.size(0), static_cast<float>(beta),
         device_data<C>(c_EMN), c_EMN.stride(0), c_EMN.stride(1));
     HEDDLE_CUDA(cudaGetLastError());
   });

@@ -10,7 +10,8 @@
 //   written.
 // - weight: c_e = or += a_e^T b_e, f32. The sum is over rows, so those behind the last are made 0
 //   in shared memory, of both factors: they might be no numbers. Experts with more rows come
-//   first, and rounds of tiles go forth and back, so that all clusters end together.
+//   first, and rounds of tiles go forth and back, so that all clusters end together. Rows may be a
+//   part of all.
 // - gated: forward into [gate | up], 128 columns of each in a tile, and y = silu(gate) * up.
 // - gated_input: input, of which and of gate and up come their gradients.
 

@@ -73,19 +73,19 @@ void grouped_swiglu_backward(const Tensor& dout_RO, const Tensor& w_EOF, const T
                              const Tensor& dgate_up_RG, const Tensor& y_RF,
                              const Tensor& dweights_TK, Stream& stream) {
   if (row_TK.count() == 0) return;
-  const StreamState& state = state_of(stream);
+  StreamState& state = state_of(stream);
   const std::int64_t rows = y_RF.size(0), choices = row_TK.count(), width = y_RF.size(1),
                      columns = (width + 255) / 256;
   if (y_RF.dtype() != DType::bf16 || !is_aligned(gate_up_RG) || !is_aligned(dgate_up_RG) ||
       gate_up_RG.stride(0) != dgate_up_RG.stride(0) || w_EOF.size(0) == 0 ||
-      scratch_RF.stride(0) != width ||
       !takes_tensor_cores<Grouped::gated_input>(dout_RO, w_EOF, y_RF, offsets_E1, state)) {
     cuda::grouped_gemm(dout_RO, w_EOF, Transpose::no, offsets_E1, scratch_RF, stream);
     return cuda::expert_swiglu_backward(scratch_RF, gate_up_RG, row_TK, weights_TK, dgate_up_RG,
                                         y_RF, dweights_TK, stream);
   }
-  // In the scratch memory: a weight for each row, and its dots; a row of eight columns has room.
-  float* const weights_R = reinterpret_cast<float*>(scratch_RF.bytes());
+  // A weight for each row, and its dots.
+  auto* const weights_R = static_cast<float*>(
+      state.workspace.at_least(static_cast<std::size_t>(rows * (1 + columns)) * sizeof(float)));
   float* const dots = weights_R + rows;
   const auto* const row_of = device_data<std::int32_t>(row_TK);
   weights_of_rows_kernel<<<blocks_for(choices, 256), 256, 0, state.stream>>>(

@@ -32,6 +32,11 @@ struct Gradient {
   bool adds;  ///< to what is there
 };
 
+/// weight: the rows that a and b have, of those that offsets are of.
+struct Part {
+  int first, rows;
+};
+
 struct GroupedProduct {
   const std::int32_t* offsets;  ///< where experts' rows begin, and where the last ones end
   int experts;
@@ -39,6 +44,7 @@ struct GroupedProduct {
   int width;  ///< columns of c; gated: of y
   __nv_bfloat16* c;
   std::int64_t stride;
+  Part part;
   Gradient gradient;   ///< weight's c
   GatedProduct gated;  ///< gated and gated_input: all but its rows
   WeighedRows weighed;
@@ -76,11 +82,10 @@ class Tiles {
  public:
   __device__ Tiles(const GroupedProduct& p, const Table<kWhat>& table) : p_(p), table_(table) {}
 
-  /// Of an expert.
-  __device__ int count(int rows) const {
-    const int columns = grid_columns();
+  __device__ int count(int expert) const {
+    const int columns = grid_columns(), rows = table_.rows(expert);
     if constexpr (kWhat == Grouped::weight) {
-      return rows == 0 && p_.gradient.adds ? 0 : (p_.left + 255) / 256 * columns;
+      return rows == 0 && !is_cleared(expert) ? 0 : (p_.left + 255) / 256 * columns;
     }
     return high(rows) * columns + (has_low(rows) ? (columns + 1) / 2 : 0);
   }
@@ -97,6 +102,10 @@ class Tiles {
   }
 
  private:
+  /// weight: of an expert that has no rows here.
+  __device__ bool is_cleared(int expert) const {
+    return !p_.gradient.adds && p_.part.first == 0 && p_.offsets[expert] == p_.offsets[expert + 1];
+  }
   /// Tiles above each other of 256 rows; and whether one of 128 is left.
   __device__ static int high(int rows) { return rows / 256 + (rows % 256 > 128 ? 1 : 0); }
   __device__ static bool has_low(int rows) { return rows % 256 > 0 && rows % 256 <= 128; }
@@ -128,7 +137,9 @@ class Tiles {
 template <Grouped kWhat>
 __device__ void fill(Table<kWhat>& table, const GroupedProduct& p) {
   for (int e = static_cast<int>(threadIdx.x); e <= p.experts; e += kThreads) {
-    table.offsets[e] = p.offsets[e];
+    table.offsets[e] = kWhat == Grouped::weight
+                           ? min(max(p.offsets[e] - p.part.first, 0), p.part.rows)
+                           : p.offsets[e];
   }
   __syncthreads();
   for (int e = static_cast<int>(threadIdx.x); e < p.experts; e += kThreads) {
@@ -150,7 +161,7 @@ __device__ void fill(Table<kWhat>& table, const GroupedProduct& p) {
   int sum = 0;
   for (int first = 0; first < p.experts; first += 32) {
     const int at = first + lane;
-    int tiles_to = at < p.experts ? tiles.count(table.rows(table.order[at])) : 0;
+    int tiles_to = at < p.experts ? tiles.count(table.order[at]) : 0;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
       const int left = __shfl_up_sync(0xffffffffU, tiles_to, distance);

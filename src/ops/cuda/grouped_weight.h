@@ -45,7 +45,8 @@ __device__ __forceinline__ void for_fours(const float (&sums)[128], const Groupe
 __device__ __forceinline__ void store_weight(const float (&sums)[128], const GroupedProduct& p,
                                              const Place& place, int group, int thread) {
   const int row0 = place.row + 64 * group + thread / 32 * 16;
-  if (p.gradient.adds) {
+  // What rows before this part are for has their sums.
+  if (p.gradient.adds || p.offsets[place.expert] < p.part.first) {
     for_fours(sums, p, place, row0, [](float* to, float4 x) { add_four(to, x); });
   } else {
     for_fours(sums, p, place, row0,
