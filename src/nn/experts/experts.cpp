@@ -93,8 +93,10 @@ Tensor Experts::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx
   const auto made = [&](const Places::Piece& piece) {
     return out.defined() ? std::exchange(out, {}) : outputs(piece, rows(piece));
   };
-  const Tensor y_TD = combined(made, places, routing.weights_TK, std::move(addend), x_TD.size(0),
-                               x_TD.dtype(), ctx);
+  const Tensor y_TD =
+      places.rooms ? computed(x_TD, std::move(inside), places, routing.weights_TK, addend, ctx)
+                   : combined(made, places, routing.weights_TK, std::move(addend), x_TD.size(0),
+                              x_TD.dtype(), ctx);
   return padded(hooked(ExpertPlace::end, y_TD, ctx), tokens, ctx);
 }
 

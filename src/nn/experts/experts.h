@@ -8,6 +8,7 @@
 #include "nn/experts/exchange.h"
 #include "nn/experts/router.h"
 #include "nn/experts/sharded_weights.h"
+#include "nn/experts/short_rooms.h"
 #include "nn/fused_layers.h"
 
 namespace heddle {
@@ -24,14 +25,15 @@ struct ExpertDivision {
 /// makes of x_t (docs/design/040-experts.md).
 ///
 /// Between the passes only the insides of the experts, gate_e x and up_e x, are kept, and the
-/// routing; rows are gathered again, and gradients of weights come from the insides. On the CPU,
-/// rows as wide as x are there for no more at once than there are tokens, however many experts a
-/// token has. Where experts are divided over ranks, the rows that came from others are kept too,
-/// or come again in backward.
+/// routing; rows are gathered again, and gradients of weights come from the insides. Rows as wide
+/// as x are there for no more at once than there are tokens (on a GPU twice as many, ShortRooms),
+/// however many experts a token has. Where experts are divided over ranks, the rows that came from
+/// others are kept too, or come again in backward.
 /// What of rows and weights travels is an ExchangePlan's, which may differ from call to call.
 ///
 /// experts.cpp has forward, experts_backward.cpp the gradients; experts_rows.cpp says which rows
-/// lie where and brings them there and back; experts_cost.cpp is what planners ask.
+/// lie where and brings them there and back; experts_stretches.cpp is what is done in ShortRooms;
+/// experts_cost.cpp is what planners ask.
 class Experts final : public Product {
  public:
   /// Of the experts that are here, or of this rank's part of their width: up [experts * 2 width,
@@ -71,6 +73,7 @@ class Experts final : public Product {
       Tensor offsets = {};
       const ExpertExchange::Piece* way = nullptr;
       std::int64_t first_expert = 0;
+      Tensor row_TK = {};  ///< in ShortRooms: of the choices that are rows of it
 
       std::int64_t rows() const { return end - begin; }
       /// Of its experts, from a matrix for each.
@@ -86,12 +89,17 @@ class Experts final : public Product {
     Tensor token_R = {}, row_TK = {};  ///< of the order, or with rows as pieces take them
     std::unique_ptr<const ExpertExchange::Ways> ways = {};
     std::unique_ptr<const ShardedWeights> shards = {};  ///< null: weights stay where they are
+    /// Where rows go stretch by stretch on a GPU: cut anywhere, since only the GPU knows where
+    /// those of an expert begin.
+    std::optional<ShortRooms> rooms = {};
+    Tensor offsets_E1 = {};  ///< then, of all rows
 
     std::int64_t rows() const { return pieces.back().end; }
     /// The rows of all choices lie in one piece, those of dropped ones too.
     bool is_undivided() const { return pieces.size() == 1 && rows() == token_R.count(); }
   };
-  enum class Pass : std::uint8_t { forward, backward };
+  /// halved: backward of which the gradients of weights are made later.
+  enum class Pass : std::uint8_t { forward, backward, halved };
   /// gate and up of all rows, piece by piece, and the matrices while they are needed for it.
   struct Inside {
     Tensor gate_up, up;
@@ -111,6 +119,7 @@ class Experts final : public Product {
   void take_in_pieces(const Order& order, Places& places, Ctx& ctx) const;
   /// Of as many experts each as have no more rows together than there are tokens, or a few.
   static void cut_in_stretches(Places& places, Ctx& ctx);
+  void take_short_rooms(Places& places, Pass pass, Ctx& ctx) const;
   static Tensor room_for(const Places::Piece& piece, std::int64_t width, DType dtype,
                          const Places& places, Ctx& ctx);
   /// The rows of tokens, and a number of every choice as the rows have them and back.
@@ -132,6 +141,27 @@ class Experts final : public Product {
   /// one stretch of rows after the other; where they came from others, for all at once.
   Tensor combined(const PieceRows& rows, const Places& places, const Tensor& weights_TK,
                   Tensor sum_TD, std::int64_t tokens, DType dtype, Ctx& ctx) const;
+  // In ShortRooms:
+  /// From x to the sum over a token's choices.
+  Tensor computed(const Tensor& x_TD, Inside inside, const Places& places, const Tensor& weights_TK,
+                  const Tensor& addend_TD, Ctx& ctx) const;
+  /// combined of products of insides with a matrix for each expert, so many columns at a time.
+  struct ByExpert {
+    Tensor matrices;
+    ops::Transpose transpose;
+  };
+  Tensor combined_products(const Tensor& insides, const ByExpert& by, const Tensor& weights_TK,
+                           const Tensor& addend_TD, std::int64_t columns, const Places& places,
+                           Ctx& ctx) const;
+  /// differentiate, with the gradients of `down` unless `middle` keeps what these need: then they
+  /// are made in columns, and differ in last bits.
+  void differentiate_stretches(const Tensor& dy_TD, const Tensor& weights_TK, const Places& places,
+                               Middle& middle, Ctx& ctx) const;
+  static Tensor columns_of_rows(const Tensor& x_TC, const Places& places, Ctx& ctx);
+  void add_up_grads(const Tensor& dgate_up, const Tensor& x_TD, const Places& places,
+                    Ctx& ctx) const;
+  void add_down_grads(const Tensor& dy_TD, const Tensor& y, const Places& places, Ctx& ctx) const;
+
   /// Rows that came from others, until backward, unless they come again there.
   void keep_input(const Tensor& rows, const Places& places, Saved& saved, Ctx& ctx) const;
   static bool sends_again(const Places& places) {

@@ -8,6 +8,15 @@ namespace heddle {
 
 using ops::Transpose;
 
+namespace {
+
+/// For the gradient of y without weights, which on a GPU may lie where y will.
+Tensor room_beside(const Tensor& y, Ctx& ctx) {
+  return ctx.stream.device().kind == Device::Kind::cuda ? y : ctx.activation(y.shape(), y.dtype());
+}
+
+}  // namespace
+
 Experts::Order Experts::saved_order(const Saved& saved) const {
   return {
       .offsets_E1 = saved.get(kOffsets), .token_R = saved.get(kTokens), .row_TK = saved.get(kRows)};
@@ -34,11 +43,12 @@ void Experts::differentiate(const Tensor& dy_TD, const Tensor& x_TD, const Order
                             const std::function<void()>& weights, Saved& saved, Ctx& ctx) const {
   middle.dgate_up = as_in_backward(saved.take(kInside), order, places, saved, ctx);
   const Tensor weights_TK = router_->routing(saved.child(kRouter)).weights_TK;
+  if (places.rooms) return differentiate_stretches(dy_TD, weights_TK, places, middle, ctx);
   middle.y = ctx.activation({places.rows(), width(places)}, dy_TD.dtype());
   Tensor down = gathered(*weights_.down, places, ctx);
   if (!places.ways) {
     middle.dweights_TK = ctx.activation(weights_TK.shape(), weights_TK.dtype());
-    const Tensor unweighted = ctx.activation(middle.y.shape(), dy_TD.dtype());
+    const Tensor unweighted = room_beside(middle.y, ctx);
     const PieceRows rows_of_piece = rows_by_piece(dy_TD, places, ctx);
     if (places.pieces.size() == 1) {
       const Places::Piece& piece = places.pieces.front();
@@ -60,10 +70,10 @@ void Experts::differentiate(const Tensor& dy_TD, const Tensor& x_TD, const Order
     const Places::Piece& piece = places.pieces[index];
     const Tensor dweights = ctx.activation(arrived[0].shape(), weights_TK.dtype()),
                  inside = middle.dgate_up.slice(0, piece.begin, piece.end),
-                 unweighted = room_for(piece, width(places), dy_TD.dtype(), places, ctx);
+                 y = middle.y.slice(0, piece.begin, piece.end);
     ops::grouped_swiglu_backward(arrived[1], piece.of(down), piece.offsets, inside,
-                                 piece.way->each_N1, arrived[0], unweighted, inside,
-                                 middle.y.slice(0, piece.begin, piece.end), dweights, ctx.stream);
+                                 piece.way->each_N1, arrived[0], room_beside(y, ctx), inside, y,
+                                 dweights, ctx.stream);
     if (index + 1 == places.pieces.size()) down = {};
     if (!up.defined()) up = gathered(*weights_.up, places, ctx);
     return PassWalk::Loads{{dweights, ExpertExchange::Content::numbers},
@@ -106,6 +116,13 @@ Tensor Experts::input_grad(Middle& middle, const Places& places, const Tensor& s
       router_->backward_input(middle.dweights_TK, shared_dx_TD, saved.child(kRouter), ctx);
   Tensor up;
   if (!places.ways) up = gathered(*weights_.up, places, ctx);
+  if (places.rooms) {
+    const ShortRooms::Stretch& stretch =
+        middle.y.defined() ? places.rooms->beside_all() : places.rooms->beside_own();
+    const Tensor dx_TD = combined_products(middle.dgate_up, {up, Transpose::no}, {}, of_router_TD,
+                                           stretch.columns, places, ctx);
+    return hooked(ExpertPlace::end, dx_TD, ctx);
+  }
   const auto rows = [&](const Places::Piece& piece) {
     return places.ways ? std::exchange(middle.dx_R, {})
                        : input_rows_grad(middle.dgate_up, up, piece, places, ctx);
@@ -147,8 +164,9 @@ Tensor Experts::backward_input_given(const Tensor& dy_TD, const MakeInput& input
                                      Ctx& ctx) {
   const Tensor own_dy_TD = hooked(ExpertPlace::start, valid(dy_TD, ctx), ctx);
   const Order order = saved_order(saved);
-  const Places places = places_of(order, saved, Pass::backward, ctx);
+  const Places places = places_of(order, saved, Pass::halved, ctx);
   Middle middle;
+  if (places.rooms) middle.y = places.rooms->insides(places.rows(), dy_TD.dtype(), ctx);
   Tensor x_TD;
   if (sends_again(places)) x_TD = valid(input(), ctx);
   differentiate(own_dy_TD, x_TD, order, places, middle, {}, saved, ctx);
@@ -169,16 +187,24 @@ Tensor Experts::backward_input_given(const Tensor& dy_TD, const MakeInput& input
 void Experts::backward_weight_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor x = valid(x_TD, ctx);
   const Order order = saved_order(saved);
-  const Places places = places_of(order, saved, Pass::backward, ctx);
+  const Places places = places_of(order, saved, Pass::halved, ctx);
   {
-    const Tensor dy = saved.take(kOutputGrad);
-    add_grads(*weights_.down, places.ways ? slices_of(dy) : rows_by_piece(dy, places, ctx),
-              slices_of(saved.take(kDownInput)), places, ctx);
+    const Tensor dy = saved.take(kOutputGrad), y = saved.take(kDownInput);
+    if (places.rooms) {
+      add_down_grads(dy, y, places, ctx);
+    } else {
+      add_grads(*weights_.down, places.ways ? slices_of(dy) : rows_by_piece(dy, places, ctx),
+                slices_of(y), places, ctx);
+    }
   }
   if (shared_) shared_->backward_weight_given(x, saved.child(kShared), ctx);
   const Tensor dgate_up = saved.take(kInside);
-  add_grads(*weights_.up, slices_of(dgate_up), rows_again(x, order, places, saved, ctx), places,
-            ctx);
+  if (places.rooms) {
+    add_up_grads(dgate_up, x, places, ctx);
+  } else {
+    add_grads(*weights_.up, slices_of(dgate_up), rows_again(x, order, places, saved, ctx), places,
+              ctx);
+  }
   router_->backward_weight(x, saved.child(kRouter), ctx);
   forget(saved);
 }
@@ -190,11 +216,13 @@ Tensor Experts::backward_given(Tensor dy_TD, const MakeInput& input, Saved& save
   const Places places = places_of(order, saved, Pass::backward, ctx);
   Middle middle;
   const auto add_down = [&] {
+    if (places.rooms) return;  // are added stretch by stretch
     const Tensor dy = std::exchange(middle.dy, {}), y = std::exchange(middle.y, {});
     add_grads(*weights_.down, dy.defined() ? slices_of(dy) : rows_by_piece(dy_TD, places, ctx),
               slices_of(y), places, ctx);
   };
   const auto add_up = [&](const Tensor& x) {
+    if (places.rooms) return add_up_grads(middle.dgate_up, x, places, ctx);
     add_grads(*weights_.up, slices_of(middle.dgate_up), rows_again(x, order, places, saved, ctx),
               places, ctx);
   };

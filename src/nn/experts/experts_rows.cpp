@@ -43,7 +43,11 @@ Experts::Places Experts::places_of(const Order& order, Saved& saved, Pass pass, 
                 .token_R = order.token_R,
                 .row_TK = order.row_TK};
   if (!division_.exchange) {
-    cut_in_stretches(places, ctx);
+    if (ctx.stream.device().kind == Device::Kind::cpu) {
+      cut_in_stretches(places, ctx);
+    } else {
+      take_short_rooms(places, pass, ctx);
+    }
     return places;
   }
   const ExpertExchange::Decision made = decision(order, saved, ctx);
@@ -70,8 +74,6 @@ void Experts::take_in_pieces(const Order& order, Places& places, Ctx& ctx) const
 }
 
 void Experts::cut_in_stretches(Places& places, Ctx& ctx) {
-  // Not on a GPU: offsets stay there, and what it keeps between two sums has few bits.
-  if (ctx.stream.device().kind != Device::Kind::cpu) return;
   const Places::Piece whole = places.pieces.front();
   const std::int64_t most = std::max(places.row_TK.size(0), kShortStretch),
                      experts = places.experts;
@@ -127,6 +129,11 @@ Experts::PieceRows Experts::slices_of(const Tensor& rows) {
 Experts::PieceRows Experts::rows_by_piece(const Tensor& x_TD, const Places& places, Ctx& ctx) {
   return [x_TD, &places, &ctx](const Places::Piece& piece) {
     if (places.is_undivided()) return rows_of(x_TD, places, ctx);
+    if (places.rooms) {
+      Tensor made = places.rooms->rows(piece.rows(), x_TD.size(1), x_TD.dtype(), ctx);
+      ops::spread_rows(x_TD, piece.row_TK, made, ctx.stream);
+      return made;
+    }
     Tensor rows_RD = room_for(piece, x_TD.size(1), x_TD.dtype(), places, ctx);
     ops::embedding_forward(places.token_R.slice(0, piece.begin, piece.end), x_TD, rows_RD,
                            ctx.stream);
