@@ -310,6 +310,32 @@ TEST_F(CudaAttention, CapsScores) {
   }
 }
 
+// Tiles of keys that are seen whole, between those that are not; of the former scores may be all
+// small beside the cap, or grow beyond that.
+TEST_F(CudaAttention, CapsScoresAndSeesWindowsOverManyTiles) {
+  gpu().set_deterministic(false);
+  for (const std::int64_t width : {64, 128}) {
+    for (const std::int64_t queries : {1000, 1001}) {
+      for (const auto& [document, window] : {std::array<std::int64_t, 2>{0, 0},
+                                             {0, 512},
+                                             {0, 449},
+                                             {0, 577},
+                                             {610, 400},
+                                             {450, 0}}) {
+        for (const double cap : {0.0, 50.0}) {
+          check({1, queries, queries, 4, 2, width, 0, document, 1, window, cap}, DType::bf16, true);
+        }
+      }
+      check({1, queries, queries, 4, 2, width, 0, 0, 1, 0, 4.0}, DType::bf16, true, 8.0);
+      check({1, queries, queries, 4, 2, width, 0, 0, 1, 0, 50.0}, DType::bf16, true, 10.0);
+      check({1, queries, queries, 4, 2, width, 0, 0, 1, 600, 50.0}, DType::bf16, true, 60.0);
+    }
+    // Three heads have a piece of work, and half a piece is left for the last.
+    check({2, 900, 900, 3, 1, width, 0, 0, 1, 320, 0.0}, DType::bf16, true);
+    check({1, 901, 901, 5, 1, width, 0, 0, 1, 320, 30.0}, DType::bf16, true);
+  }
+}
+
 TEST_F(CudaAttention, EqualsTheCpuWithSumsInAnyOrder) {
   gpu().set_deterministic(false);
   for (const Sizes& sizes :

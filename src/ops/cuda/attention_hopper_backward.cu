@@ -197,7 +197,8 @@ void run(const Problem& problem, const BackwardCall& call, bool keeps_sums, bool
       .jobs = jobs,
       .scale = problem.scale,
       .scale_log2 = (caps ? problem.cap : problem.scale) * kLog2E,
-      .cap_factor = caps ? kTanhUnit * problem.scale / problem.cap : 0.0F};
+      .cap_factor = caps ? kTanhUnit * problem.scale / problem.cap : 0.0F,
+      .small_cap = caps ? SmallCap(problem.scale, problem.cap) : SmallCap()};
   const std::int64_t key_values = call.k_BTGK.count();
   const int parts_of_keys = key_parts<Kind>(problem, is_exact);
   if constexpr (kRounds) {

@@ -32,6 +32,7 @@ struct Job {
   int batch, group, head, key_tile;  // the first of its heads
   int first_tile;                    // of queries that see the first keys
   int skipped;  // so many of the first tiles, 0 or 1, do not see the later half of the keys
+  int cut;      // so many of the others' last, 0 or 1, do not see the earlier half
   int tiles;    // of queries of each head; 0: there are no more jobs
 };
 
@@ -61,6 +62,7 @@ __device__ __forceinline__ Job job_at(const BackwardJobs& all, int index) {
           .key_tile = key_tile,
           .first_tile = first,
           .skipped = first_of_half - first,
+          .cut = 0,
           .tiles = 0};
 }
 
@@ -83,6 +85,7 @@ struct BackwardTensors {
   float scale, scale_log2;
   float
       cap_factor;  // with a cap, of products to what tanh_of() takes; scale_log2 is the cap's then
+  SmallCap small_cap;
 };
 
 constexpr int kGradientTiles = 2;  // of each of the two warpgroups
@@ -159,6 +162,11 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors<kIsBlock>& t,
     job.tiles = end - job.first_tile;
     index = static_cast<int>(gridDim.x) + atomicAdd(t.next_job, 1);
     if (kIsBlock && job.tiles <= 0) continue;
+    if constexpr (kDocuments) {
+      const int* const first_keys = t.first_keys + job.batch * all.query_tiles * kQueryTile;
+      const int later = job.key_tile * kKeyTile + 64;
+      job.cut = job.tiles > 1 && first_keys[(end - 1) * kQueryTile] >= later;
+    }
     m.jobs[job_turn.index] = job;
     arrive_and_expect(job_full, 4 * S::kBlocks * kTileBytes);
     const int key0 = job.key_tile * kKeyTile;
@@ -196,112 +204,6 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors<kIsBlock>& t,
       }
     }
   }
-}
-
-/// A score that no query sees. That of a tangent has a square, too.
-template <bool kCaps>
-constexpr float kHidden = kCaps ? -1e18F : -INFINITY;
-
-/// Where keys and queries are the same positions.
-template <bool kCaps>
-__device__ __forceinline__ void hide_earlier_queries(float (&scores)[32]) {
-#pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    if (column_of(i) < row_of(i)) scores[i] = kHidden<kCaps>;
-  }
-}
-
-/// Query `shift` is at the position of the first key, and there are so many keys.
-template <bool kCaps>
-__device__ __forceinline__ void hide_earlier_queries(float (&scores)[32], int shift, int keys) {
-#pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    if (column_of(i) < row_of(i) + shift || row_of(i) >= keys) scores[i] = kHidden<kCaps>;
-  }
-}
-
-/// `first` is the first of the keys.
-template <bool kCaps>
-__device__ __forceinline__ void hide_later_documents(float (&scores)[32], const int* first_keys,
-                                                     int first) {
-  LaneValues<int> first_key;
-  first_key.load(first_keys);
-#pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    if (first_key.of[i / 4 * 2 + i % 2] > first + row_of(i)) scores[i] = kHidden<kCaps>;
-  }
-}
-
-/// Probabilities from scores, or from what bend() made of them, as left factors of a product; with
-/// a cap `bent` are these times the slope that it has there. Pair by pair: registers are short.
-template <bool kCaps>
-__device__ __forceinline__ void make_probabilities(const float (&scores)[32], float scale_log2,
-                                                   const LaneValues<float>& lse,
-                                                   std::uint32_t (&p)[4][4],
-                                                   std::uint32_t (&bent)[4][4]) {
-#pragma unroll
-  for (int i = 0; i < 32; i += 2) {
-    const int j = i / 4 * 2;
-    const float x = exp2_fast(scores[i] * scale_log2 - lse.of[j]);
-    const float y = exp2_fast(scores[i + 1] * scale_log2 - lse.of[j + 1]);
-    p[i / 8][i / 2 % 4] = pair_of(x, y);
-    if constexpr (kCaps) {
-      bent[i / 8][i / 2 % 4] = pair_of(x * fmaf(-scores[i], scores[i], 1.0F),
-                                       y * fmaf(-scores[i + 1], scores[i + 1], 1.0F));
-    }
-  }
-}
-
-/// Which of a job's queries see which of 64 keys, half `half` of its keys. Without kAnyShift the
-/// first tile of queries that sees them begins at their position, and those before it are skipped.
-template <bool kDocuments, bool kAnyShift, bool kCaps>
-class KeySight {
- public:
-  __device__ __forceinline__ KeySight(const BackwardJobs& all, const Job& job, int half)
-      : all_(all), job_(job), half_(half) {
-    if constexpr (kAnyShift) {
-      const int first = first_key();
-      shift_ = first - all.offset - uniform(job.first_tile) * kQueryTile;
-      keys_ = all.keys - first;
-      jump_tile_ = all.jump_at / kQueryTile - uniform(job.first_tile);
-    }
-  }
-
-  /// Hides the pairs of tile `tile` of a head's queries, and their first keys, that do not see each
-  /// other.
-  __device__ __forceinline__ void hide_unseen(float (&scores)[32], int tile, int skipped,
-                                              const int* first_keys) const {
-    if constexpr (kAnyShift) {
-      const int shift = shift_ - tile * kQueryTile - (tile >= jump_tile_ ? all_.jump : 0);
-      if (shift > 1 - kQueryTile || keys_ < 64) hide_earlier_queries<kCaps>(scores, shift, keys_);
-    } else {
-      if (tile == skipped) hide_earlier_queries<kCaps>(scores);
-    }
-    if constexpr (kDocuments) {
-      const int first = first_key();
-      if (uniform(first_keys[kQueryTile - 1]) > first) {
-        hide_later_documents<kCaps>(scores, first_keys, first);
-      }
-    }
-  }
-
- private:
-  /// Read where it is needed: registers are short.
-  __device__ __forceinline__ int first_key() const {
-    return uniform(job_.key_tile) * kKeyTile + half_ * 64;
-  }
-
-  const BackwardJobs& all_;
-  const Job& job_;
-  const int half_;
-  int shift_, keys_;  // query `shift_` of the first tile is at the first key's position
-  int jump_tile_;     // counted from the first
-};
-
-/// So many of the first tiles of a head do not see half `half` of the keys.
-template <bool kIsBlock>
-__device__ __forceinline__ int skipped_tiles(const Job& job, int half) {
-  return kIsBlock ? half * uniform(job.skipped) : half;
 }
 
 }  // namespace heddle::ops::cuda::hopper

@@ -4,12 +4,13 @@
 // multiplies the gradients of scores, which the two leave in shared memory, with the keys and adds
 // the result to sums of dq in global memory.
 
+#include "ops/cuda/attention_hopper_backward_scores.h"
 #include "ops/cuda/attention_hopper_backward_sums.h"
 
 namespace heddle::ops::cuda::hopper {
 
 /// dq's sums += the gradients of scores times keys.
-template <bool kExact, bool kIsBlock>
+template <bool kDocuments, bool kExact, bool kIsBlock>
 __device__ __forceinline__ void add_to_queries(const BackwardTensors<kIsBlock>& t,
                                                BackwardMemory<BackwardShape<64>>& m) {
   constexpr int kSums = kTileSums<64, kExact>;
@@ -30,27 +31,33 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors<kIsBlock>& 
       splits =
           t.splits + (job.batch * t.jobs.heads + job.head) * t.jobs.query_tiles + job.first_tile;
     }
+    // The first tile's queries may not see the later keys, nor the last one's the earlier.
     const int skipped = kIsBlock ? uniform(job.skipped) : 1;
+    const int end = tiles - cut_tiles<kDocuments>(job, 0);
     for (int head = 0; head < t.jobs.per_job; ++head) {
 #pragma unroll 1
       for (int tile = 0; tile < tiles; ++tile) {
         float sums[32];
         const float split = kExact ? splits[tile] : 0.0F;
-        wait_for(&m.gradient_full[0][turns[0].index], turns[0].parity);
-        begin_products();
-        multiply_columns(sums, across_sum(m.gradients[0][turns[0].index], 0), keys0, false);
-        end_product_group();
-        // The first tile's queries may not see the later keys.
-        if (tile >= skipped) {
+        const bool has_earlier = !kDocuments || tile < end, has_later = tile >= skipped;
+        if (has_earlier) {
+          wait_for(&m.gradient_full[0][turns[0].index], turns[0].parity);
+          begin_products();
+          multiply_columns(sums, across_sum(m.gradients[0][turns[0].index], 0), keys0, false);
+          end_product_group();
+        }
+        if (has_later) {
           wait_for(&m.gradient_full[1][turns[1].index], turns[1].parity);
           begin_products();
-          multiply_columns(sums, across_sum(m.gradients[1][turns[1].index], 0), keys1, true);
+          multiply_columns(sums, across_sum(m.gradients[1][turns[1].index], 0), keys1, has_earlier);
           end_product_group();
         }
         wait_for_products<0>();
-        arrive(&m.gradient_empty[0][turns[0].index]);
-        turns[0].advance();
-        if (tile >= skipped) {
+        if (has_earlier) {
+          arrive(&m.gradient_empty[0][turns[0].index]);
+          turns[0].advance();
+        }
+        if (has_later) {
           arrive(&m.gradient_empty[1][turns[1].index]);
           turns[1].advance();
         }
@@ -89,15 +96,17 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
     LaneValues<float> lse, delta;
 #pragma unroll
     for (int i = 0; i < 32; ++i) dk[i] = dv[i] = 0.0F;
-    // Of the tiles of a head the first `skipped` do not see these keys.
+    // Of the tiles of a head the first `skipped` do not see these keys, nor those from `end` on.
     const int skipped = skipped_tiles<kIsBlock>(m.jobs[job_turn.index], half);
+    const int end = tiles - cut_tiles<kDocuments>(m.jobs[job_turn.index], half);
     const KeySight<kDocuments, kIsBlock, kCaps> sight(t.jobs, m.jobs[job_turn.index], half);
-    int tile = skipped, left = t.jobs.per_job * (tiles - skipped);
+    int tile = skipped, left = t.jobs.per_job * (end - skipped);
     const auto skip = [&] {
       wait_for(&m.full[turn.index], turn.parity);
       arrive(&m.empty[turn.index]);
       turn.advance();
     };
+    bool is_later = false;  // of the queries that come next
     if (left > 0) {
       if (skipped != 0) skip();
       wait_for(&m.full[turn.index], turn.parity);
@@ -105,9 +114,10 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
       multiply_rows(scores, keys, q0 + turn.index * kNextTile);
       end_product_group();
       lse.load(m.lse[turn.index]);
+      is_later = sight.begins_later(m.first_keys[turn.index]);
       wait_for_products<0>();
     } else {
-      for (int head = 0; skipped != 0 && head < t.jobs.per_job; ++head) skip();
+      for (int i = 0; i < t.jobs.per_job * tiles; ++i) skip();
     }
     int done = -1;  // the stage of the tile before
     for (; left > 0; --left) {
@@ -118,16 +128,25 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
       end_product_group();
       const int now = tile;
       turn.advance();
-      if (++tile == tiles) {
+      if (++tile == end) {
         tile = skipped;
+        if (cut_tiles<kDocuments>(m.jobs[job_turn.index], half) != 0) skip();
         if (skipped != 0 && left > 1) skip();
       }
       // After the last tile its scores once more, for nothing: a branch there would make the
       // compiler wait for each product.
       const Turn<kStages> next = left > 1 ? turn : here;
-      if constexpr (kCaps) bend(scores, multiply_all(scores, t.cap_factor));
-      sight.hide_unseen(scores, now, skipped, m.first_keys[here.index]);
-      make_probabilities<kCaps>(scores, t.scale_log2, lse, p, ds);
+      const int* const first_keys = m.first_keys[here.index];
+      // Whether products are small is asked behind it: they are there until then.
+      const bool is_done =
+          kCaps && sight.hides_nothing(now, skipped, is_later) &&
+          __all_sync(0xffffffffU,
+                     t.small_cap.holds(make_small_probabilities(scores, t.small_cap, lse, p, ds)));
+      if (!is_done) {
+        if constexpr (kCaps) bend(scores, multiply_all(scores, t.cap_factor));
+        sight.hide_unseen(scores, now, skipped, first_keys, is_later);
+        make_probabilities<kCaps>(scores, t.scale_log2, lse, p, ds);
+      }
       begin_products();
       multiply_left(dv, p, dout0 + here.index * kNextTile);
       end_product_group();
@@ -142,9 +161,9 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
         const int j = i / 4 * 2;
-        const std::uint32_t both = (kCaps ? ds : p)[i / 8][i / 2 % 4];
-        ds[i / 8][i / 2 % 4] = pair_of(low_of(both) * (gradients[i] - delta.of[j]),
-                                       high_of(both) * (gradients[i + 1] - delta.of[j + 1]));
+        ds[i / 8][i / 2 % 4] =
+            score_gradients<kCaps>((kCaps ? ds : p)[i / 8][i / 2 % 4], gradients[i] - delta.of[j],
+                                   gradients[i + 1] - delta.of[j + 1]);
       }
       wait_for(&m.gradient_empty[half][gradient_turn.index], gradient_turn.parity ^ 1);
 #pragma unroll
@@ -158,6 +177,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
       arrive(&m.gradient_full[half][gradient_turn.index]);
       gradient_turn.advance();
       lse.load(m.lse[next.index]);
+      is_later = sight.begins_later(m.first_keys[next.index]);
       wait_for_products<1>();
     }
     wait_for_products<0>();
@@ -189,7 +209,7 @@ __global__ void __launch_bounds__(BackwardShape<64>::kThreads, 1)
     if (threadIdx.x == 3 * 128) copy_tiles<S, kDocuments>(tensors, m);
   } else if (warpgroup == 2) {
     give_registers<72>();
-    add_to_queries<kExact>(tensors, m);
+    add_to_queries<kDocuments, kExact>(tensors, m);
   } else {
     take_registers<208>();
     add_to_keys<kDocuments, kCaps>(tensors, m, warpgroup);

@@ -6,6 +6,7 @@
 // gradients are long there: they do not wait for each other, and one multiplies while the other
 // makes exponentials.
 
+#include "ops/cuda/attention_hopper_backward_scores.h"
 #include "ops/cuda/attention_hopper_backward_sums.h"
 
 namespace heddle::ops::cuda::hopper {
@@ -68,6 +69,9 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<kAddsKeys>& t,
         if constexpr (kExact) splits += t.jobs.query_tiles - tiles;
       }
     };
+    // Of the tiles of a head the first `skipped` do not see these keys, nor those from `end` on.
+    const int skipped = kDocuments ? skipped_tiles<true>(job, half) : 0;
+    const int end = tiles - cut_tiles<kDocuments>(job, half);
     int done = -1;  // the stage of the tile before, whose dk is under way
     int tile = 0;
 #pragma unroll 1
@@ -77,20 +81,56 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<kAddsKeys>& t,
       const int stage = turn.index;
       wait_for(&m.full[stage], turn.parity);
       turn.advance();
+      if (kDocuments && (tile < skipped || tile >= end)) {
+        wait_for_products<0>();
+        settle(dk);
+        if (done >= 0) arrive(&m.empty[done]);
+        wait_for(&m.gradient_empty[half][gradient_turn.index], gradient_turn.parity ^ 1);
+        constexpr std::uint32_t kNone[4] = {};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          store_block(shared_address(m.gradients[half][gradient_turn.index]), row, k, kNone);
+        }
+        fence_shared_writes();
+        arrive(&m.gradient_full[half][gradient_turn.index]);
+        const float split = kExact ? *splits : 0.0F;
+        const Turn<kGradientTiles> last = gradient_turn.before();
+        if (done >= 0) wait_for_gradients(last);
+        float dq[32];
+        begin_products();
+        multiply_gradients(dq, last.index);
+        wait_for_products<0>();
+        settle(dq);
+        if (done >= 0) {
+          arrive(&m.gradient_empty[half ^ 1][last.index]);
+          add_to_queries(dq, split);
+        }
+        done = stage;
+        gradient_turn.advance();
+        if (++tile == tiles) tile = 0;
+        continue;
+      }
       begin_products();
       multiply_rows<S::kBlocks>(scores, keys, kKeyBlock, q0 + stage * kNextTile, kBlock);
       end_product_group();
       multiply_rows<S::kBlocks>(gradients, values, kKeyBlock, dout0 + stage * kNextTile, kBlock);
       end_product_group();
+      const int* const first_keys = m.first_keys[stage];
+      const bool is_later = sight.begins_later(first_keys);
       wait_for_products<1>();
       settle(dk);
       settle(scores);
       if (done >= 0) arrive(&m.empty[done]);
-      if constexpr (kCaps) bend(scores, multiply_all(scores, t.cap_factor));
-      sight.hide_unseen(scores, tile, 0, m.first_keys[stage]);
       LaneValues<float> row_values;
-      row_values.load(m.lse[stage]);
-      make_probabilities<kCaps>(scores, t.scale_log2, row_values, p, ds);
+      if (kCaps && sight.hides_nothing(tile, 0, is_later) && are_all_small(scores, t.small_cap)) {
+        row_values.load(m.lse[stage]);
+        make_small_probabilities(scores, t.small_cap, row_values, p, ds);
+      } else {
+        if constexpr (kCaps) bend(scores, multiply_all(scores, t.cap_factor));
+        sight.hide_unseen(scores, tile, 0, first_keys, is_later);
+        row_values.load(m.lse[stage]);
+        make_probabilities<kCaps>(scores, t.scale_log2, row_values, p, ds);
+      }
       begin_products();
       multiply_left(dv, p, dout0_across + stage * kNextTile);
       end_product_group();
@@ -100,9 +140,9 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<kAddsKeys>& t,
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
         const int j = i / 4 * 2;
-        const std::uint32_t both = (kCaps ? ds : p)[i / 8][i / 2 % 4];
-        ds[i / 8][i / 2 % 4] = pair_of(low_of(both) * (gradients[i] - row_values.of[j]),
-                                       high_of(both) * (gradients[i + 1] - row_values.of[j + 1]));
+        ds[i / 8][i / 2 % 4] = score_gradients<kCaps>((kCaps ? ds : p)[i / 8][i / 2 % 4],
+                                                      gradients[i] - row_values.of[j],
+                                                      gradients[i + 1] - row_values.of[j + 1]);
       }
       wait_for(&m.gradient_empty[half][gradient_turn.index], gradient_turn.parity ^ 1);
 #pragma unroll

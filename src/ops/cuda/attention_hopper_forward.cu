@@ -14,47 +14,7 @@ using namespace hopper;
 template <class S>
 __device__ __forceinline__ void compute(const ForwardWork<S::kIsBlock>& work,
                                         const ForwardMemory<S>& memory, int group) {
-  Turn<S::kStages> ring;
-  const auto pass_by = [&](int begin, int end) {
-#pragma unroll 1
-    for (int tile = begin; tile < end; ++tile, ring.advance()) {
-      wait_for(memory.k_full(ring.index), ring.parity);
-      arrive(memory.k_empty(ring.index));
-      wait_for(memory.v_full(ring.index), ring.parity);
-      arrive(memory.v_empty(ring.index));
-    }
-  };
-#pragma unroll 1
-  for (int turn = 0;; ++turn) {
-    wait_for(memory.q_full(turn & 1), turn >> 1 & 1);
-    // Read where it is needed: registers are short. Addresses that the compiler knows to be the
-    // same for a warp take none.
-    const ForwardPiece<S::kGroups>& piece = memory.piece(turn & 1);
-    if (uniform(piece.b) < 0) break;
-    // The last piece's rows have left its buffer, and this thread has read all it needs of the
-    // piece: both may be overwritten.
-    const auto release_last = [&] {
-      if (turn == 0) return;
-      if (threadIdx.x % 128 == 0) wait_for_stores<0>();
-      arrive(memory.q_empty(~turn & 1));
-    };
-    pass_by(uniform(piece.begin), uniform(piece.first[group]));
-    if (uniform(piece.h[group]) >= 0) {
-      Rows<S> rows(work, memory, group, turn & 1, ring);
-      if (!S::kIsBlock || uniform(piece.first[group]) < uniform(piece.behind[group])) {
-        rows.meet_first();
-        release_last();
-        rows.meet_others();
-      } else {
-        release_last();
-        rows.meet_none();
-      }
-      rows.store();
-    } else {
-      release_last();
-    }
-    pass_by(uniform(piece.behind[group]), uniform(piece.end));
-  }
+  Rows<S>(work, memory, group).meet_all();
   // Copies may still read shared memory, which is the block's only as long as it runs.
   if (threadIdx.x % 128 == 0) wait_for_stores<0>();
 }
@@ -162,7 +122,9 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
                               .scale = (caps ? problem.cap : problem.scale) * kLog2E,
                               .cap_factor = caps ? kTanhUnit * problem.scale / problem.cap : 0.0F,
                               .lse = lse_BHS,
-                              .counter = state.work_counter},
+                              .counter = state.work_counter,
+                              .small_cap =
+                                  caps ? SmallCap(problem.scale, problem.cap) : SmallCap()},
         state);
   };
   block ? run_kind(std::true_type{}) : run_kind(std::false_type{});

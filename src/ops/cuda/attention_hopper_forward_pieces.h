@@ -5,6 +5,7 @@
 
 #include <climits>
 
+#include "ops/cuda/attention_caps.h"
 #include "ops/cuda/attention_problem.h"
 #include "ops/cuda/hopper_tiles.h"
 
@@ -28,9 +29,11 @@ template <int kWidth_, bool kAnyMask_, bool kIsBlock_, bool kCaps_ = false>
 struct ForwardShape {
   static constexpr int kWidth = kWidth_, kKeys = kTileKeys;
   static constexpr bool kAnyMask = kAnyMask_, kIsBlock = kIsBlock_, kCaps = kCaps_;
-  /// Tiles begin at multiples of 64 that follow first keys: fewer of them, and a few instructions
-  /// for each, which wide heads have no time for.
+  /// Tiles begin at multiples of 64 that follow first keys: fewer of them. With wide heads that is
+  /// slower (docs/design/053-windows-caps-and-angles.md).
   static constexpr bool kHasPhase = kAnyMask && kWidth == 64;
+  /// The first scores of a piece are made beside the last products of the one before.
+  static constexpr bool kStartsAhead = kAnyMask && !kIsBlock;
   static constexpr int kGroups = kWidth == 64 ? 3 : 2, kStages = kWidth == 64 ? 5 : 2;
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kRegisters = kWidth == 64 ? 160 : 240;
@@ -57,6 +60,7 @@ struct ForwardWork {
   float cap_factor;  // of multiply_all()
   StatisticsView<float> lse;
   int* counter;
+  SmallCap small_cap;
 };
 
 /// What the warpgroups do next.

@@ -2,204 +2,189 @@
 
 // Device code only: what a warpgroup does with a piece of Hopper's attention forward.
 
-#include "ops/cuda/attention_hopper_forward_pieces.h"
-#include "ops/cuda/attention_hopper_forward_rows.h"
-#include "ops/cuda/reductions.h"
+#include "ops/cuda/attention_hopper_forward_results.h"
 
 namespace heddle::ops::cuda::hopper {
 
-/// A warpgroup's 64 queries of a head, which meet the tiles of keys that they see.
+/// A warpgroup's queries meet the tiles of keys that they see, piece by piece.
 template <class S>
-class Rows {
+class Rows : PieceRows<S> {
  public:
   __device__ __forceinline__ Rows(const ForwardWork<S::kIsBlock>& work,
-                                  const ForwardMemory<S>& memory, int group, int buffer,
-                                  Turn<S::kStages>& ring)
-      : work_(work), memory_(memory), group_(group), buffer_(buffer), ring_(ring) {
-    query0_ = uniform(piece().query0[group]);
-    row_ = query0_ + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_id() / 4;
-    if constexpr (S::kAnyMask) {
-      const auto& p = work_.problem;
-      const int b = piece().b;
-      first_key_[0] = static_cast<int>(p.first_of(b, min(row_, queries() - 1)));
-      first_key_[1] = static_cast<int>(p.first_of(b, min(row_ + 8, queries() - 1)));
-      all_begun_ = static_cast<int>(p.first_of(b, min(query0_ + kRows, queries()) - 1));
-    }
-#pragma unroll
-    for (float& x : out_) x = 0.0F;
-    if constexpr (S::kIsBlock) {
-      if (work_.merges) fetch_rows();
-    }
-  }
+                                  const ForwardMemory<S>& memory, int group)
+      : Base(work, memory, group) {}
 
-  __device__ __forceinline__ void meet_first() {
-    float scores[kScores];
-    wait_for(memory_.k_full(ring_.index), ring_.parity);
-    begin_products();
-    start_scores(scores);
-    wait_for_products<0>();
-    settle(scores);
-    arrive(memory_.k_empty(ring_.index));
-    cap(scores);
-    const int tile = uniform(piece().first[group_]);
-    if (S::kAnyMask || tile + 1 == piece().behind[group_]) hide(scores, tile);
-    softmax_.take_largest(scores, work_.scale);
-    softmax_.add(scores, work_.scale);
-    round_to_weights(scores, weights_);
-  }
-
-  __device__ __forceinline__ void meet_others() {
-    int tile = uniform(piece().first[group_]) + 1;
-    const int behind = uniform(piece().behind[group_]);
-    // Of the last tile only the first half may be seen.
-    const bool is_half =
-        tile < behind && last_of(query0_ + kRows - 1) < first_of(behind - 1) + S::kKeys / 2;
-#pragma unroll 1
-    for (; tile < behind - (S::kAnyMask ? is_half : 1); ++tile) {
-      meet<kScores, S::kAnyMask>(tile);
-    }
-    if (is_half) {
-      meet<kScores / 2, true>(tile);
-      last_products<S::kKeys / 2>();
+  /// All of its pieces.
+  __device__ __forceinline__ void meet_all() {
+    if constexpr (S::kStartsAhead) {
+      if (!find(0)) return;
+      float scores[kScores];
+      make_first(scores);
+      while (meet_tiles(scores, [&](auto keys) { return go_on<decltype(keys)::value>(scores); })) {
+      }
     } else {
-      if (!S::kAnyMask && tile < behind) meet<kScores, true>(tile);
-      last_products<S::kKeys>();
-    }
-  }
-
-  /// Instead of both, where these queries see no key.
-  __device__ __forceinline__ void meet_none() {
-    if constexpr (S::kIsBlock) load_old();
-  }
-
-  __device__ __forceinline__ void store() {
-    if constexpr (S::kIsBlock) {
-      store_sums();
-    } else {
-      store_rounded();
+      for (bool is_more = find(0); is_more; is_more = find_next()) {
+        float scores[kScores];
+        make_first(scores);
+        meet_tiles(scores, [&](auto keys) { last_products<decltype(keys)::value>(); });
+        store();
+      }
     }
   }
 
  private:
+  using Base = PieceRows<S>;
+  using Base::all_begun_, Base::first_key_, Base::first_key_of, Base::first_keys_of, Base::group_;
+  using Base::has_large_, Base::last_of, Base::load_old, Base::memory_, Base::out_, Base::piece;
+  using Base::query0_, Base::row_, Base::softmax_, Base::store, Base::store_sums, Base::take_rows;
+  using Base::turn_, Base::work_;
+  using typename Base::FirstKeys;
   static constexpr int kScores = S::kKeys / 2;
-  static constexpr float kLn2 = 0.6931471805599453F;
-  static constexpr int kFours = S::kWidth / 16;  // of a thread's part of a row
 
-  __device__ const ForwardPiece<S::kGroups>& piece() const { return memory_.piece(buffer_); }
-  __device__ int queries() const { return static_cast<int>(work_.problem.queries); }
-  /// The first key of a tile.
-  __device__ int first_of(int tile) const {
-    return tile * S::kKeys + (S::kHasPhase ? uniform(piece().phase) : 0);
+  __device__ void pass_by(int begin, int end) {
+#pragma unroll 1
+    for (int tile = begin; tile < end; ++tile, ring_.advance()) {
+      wait_for(memory_.k_full(ring_.index), ring_.parity);
+      arrive(memory_.k_empty(ring_.index));
+      wait_for(memory_.v_full(ring_.index), ring_.parity);
+      arrive(memory_.v_empty(ring_.index));
+    }
   }
-  /// The last key that query s may see.
-  __device__ int last_of(int s) const {
-    const auto& p = work_.problem;
-    const int last = static_cast<int>(p.query_offset) + s;
-    if constexpr (!S::kIsBlock) return last;
-    return min(last + (query0_ >= p.jump_at ? p.jump : 0), static_cast<int>(p.keys) - 1);
+  /// The last piece's rows have left its buffer, and this thread has read all it needs of the
+  /// piece: both may be overwritten.
+  __device__ void release_last() const {
+    if (turn_ == 0) return;
+    if (threadIdx.x % 128 == 0) wait_for_stores<0>();
+    arrive(memory_.q_empty(~turn_ & 1));
+  }
+  /// Whether a next piece is there that begins with the tile after this one's last. Else other
+  /// tiles come between, and this one's have to be let go first.
+  __device__ __forceinline__ bool is_next_at_once() const {
+    const int turn = turn_ + 1;
+    if (uniform(piece().behind[group_]) != uniform(piece().end)) return false;
+    wait_for(memory_.q_full(turn & 1), turn >> 1 & 1);
+    const ForwardPiece<S::kGroups>& next = memory_.piece(turn & 1);
+    return uniform(next.b) >= 0 && uniform(next.h[group_]) >= 0 &&
+           uniform(next.first[group_]) == uniform(next.begin);
   }
 
-  /// By way of the queries' buffer.
-  __device__ __forceinline__ void store_rounded() {
-    const int lane = lane_id(), warp = static_cast<int>(threadIdx.x) % 128 / 32;
-    const int b = piece().b, h = piece().h[group_];
-    float inverse[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float total = reduce_lanes<4>(softmax_.sum[r], Sum{});
-      inverse[r] = 1.0F / total;
-      if (row_ + 8 * r < queries() && lane % 4 == 0) {
-        work_.lse.at(b, h, row_ + 8 * r) = kLn2 * (softmax_.reference[r] + log2f(total));
+  /// Goes on to the first piece from `turn` on in which this warpgroup sees keys. Returns whether
+  /// there is one. Of the pieces before, all but the last have been released.
+  __device__ __forceinline__ bool find(int turn) {
+    for (;; ++turn) {
+      turn_ = turn;
+      wait_for(memory_.q_full(turn & 1), turn >> 1 & 1);
+      // Read where it is needed: registers are short. Addresses that the compiler knows to be the
+      // same for a warp take none.
+      if (uniform(piece().b) < 0) return false;
+      const int begin = uniform(piece().begin), first = uniform(piece().first[group_]);
+      pass_by(begin, first);
+      const bool has_rows = uniform(piece().h[group_]) >= 0;
+      if (has_rows) take_rows(first_keys_of(piece()));
+      if (has_rows && (!S::kIsBlock || first < uniform(piece().behind[group_]))) return true;
+      release_last();
+      if (S::kIsBlock && has_rows) {
+        load_old();
+        store_sums();
+      }
+      pass_by(uniform(piece().behind[group_]), uniform(piece().end));
+    }
+  }
+  __device__ __forceinline__ bool find_next() {
+    pass_by(uniform(piece().behind[group_]), uniform(piece().end));
+    return find(turn_ + 1);
+  }
+
+  __device__ __forceinline__ void start_first(float (&scores)[kScores], int turn) const {
+    wait_for(memory_.k_full(ring_.index), ring_.parity);
+    begin_products();
+    start_scores(scores, turn);
+  }
+  __device__ __forceinline__ void make_first(float (&scores)[kScores]) const {
+    start_first(scores, turn_);
+    wait_for_products<0>();
+    settle(scores);
+    arrive(memory_.k_empty(ring_.index));
+  }
+
+  /// Meets the tiles that the queries see, the first one with its scores. What is left are the
+  /// products of the last weights, of as many keys as `end` is told.
+  template <class End>
+  __device__ __forceinline__ auto meet_tiles(float (&scores)[kScores], const End& end) {
+    int key0 = first_key_of(uniform(piece().first[group_]));
+    const int behind = first_key_of(uniform(piece().behind[group_]));
+    if constexpr (S::kCaps) has_large_ = !are_all_small(scores, work_.small_cap);
+    cap(scores);
+    if (S::kAnyMask || key0 + S::kKeys >= behind) hide(scores, key0);
+    softmax_.take_largest(scores, work_.scale);
+    softmax_.add(scores, work_.scale);
+    round_to_weights(scores, weights_);
+    release_last();
+    key0 += S::kKeys;
+    // Of the last tile only the first half may be seen.
+    const bool is_half = key0 < behind && last_of(query0_ + kRows - 1) < behind - S::kKeys / 2;
+    const int whole_end = behind - (!S::kAnyMask || is_half ? S::kKeys : 0);
+#pragma unroll 1
+    for (; key0 < whole_end; key0 += S::kKeys) {
+      if (!S::kAnyMask || is_open(key0)) {
+        meet<kScores, false>(key0);
+      } else {
+        meet<kScores, true>(key0);
       }
     }
-    sync_threads(1 + group_, 128);  // nobody needs the queries any more
-    unsigned char* const rows = memory_.q(buffer_, group_);
-#pragma unroll
-    for (int i = 0; i < S::kWidth / 16; ++i) {
-      std::uint32_t rounded[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int at = 8 * i + 2 * j;
-        rounded[j] = pair_of(out_[at] * inverse[j % 2], out_[at + 1] * inverse[j % 2]);
-      }
-      store_block(shared_address(rows) + i / 4 * kRows * 128, 16 * warp, i % 4, rounded);
+    if (is_half) {
+      meet<kScores / 2, true>(key0);
+      return end(std::integral_constant<int, S::kKeys / 2>{});
     }
-    fence_shared_writes();
-    sync_threads(1 + group_, 128);
-    if (threadIdx.x % 128 == 0) {
-#pragma unroll
-      for (int c = 0; c < S::kWidth / 64; ++c) {
-        store_box(work_.out, rows + c * kRows * 128, 64 * c, h, query0_, b);
-      }
-      end_store_group();
-    }
+    if (!S::kAnyMask && key0 < behind) meet<kScores, true>(key0);
+    return end(std::integral_constant<int, S::kKeys>{});
   }
 
-  /// Brings what results are merged into nearer, while they are made.
-  __device__ __forceinline__ void fetch_rows() const {
-    constexpr int kLines = S::kWidth / 32;  // of a row
-    const int b = piece().b, h = piece().h[group_], thread = static_cast<int>(threadIdx.x) % 128;
-#pragma unroll
-    for (int i = 0; i < kRows * kLines; i += 128) {
-      const int s = min(query0_ + (i + thread) / kLines, queries() - 1);
-      fetch(work_.sums.at(b, s, h) + thread % kLines * 32);
-    }
-    if (thread < kRows) fetch(&work_.lse.at(b, h, min(query0_ + thread, queries() - 1)));
+  /// Of the first kKeys keys.
+  template <int kKeys>
+  __device__ __forceinline__ void last_products() {
+    wait_for(memory_.v_full(ring_.index), ring_.parity);
+    begin_products();
+    start_out<kKeys>(ring_.index);
+    if constexpr (S::kIsBlock) load_old();
+    wait_for_products<0>();
+    settle(out_);
+    arrive(memory_.v_empty(ring_.index));
+    ring_.advance();
   }
-
-  /// What results are merged into: all of it is on its way before the last products end.
-  __device__ __forceinline__ void load_old() {
-    const int b = piece().b, h = piece().h[group_];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int s = row_ + 8 * r;
-      const bool is_merged = work_.merges && s < queries();
-      const auto* const from =
-          reinterpret_cast<const float4*>(work_.sums.at(b, s, h) + first_of_four());
-      old_lse_[r] = is_merged ? work_.lse.at(b, h, s) : -INFINITY;
-#pragma unroll
-      for (int i = 0; i < kFours; ++i) old_[r][i] = is_merged ? from[4 * i] : float4{};
+  /// The same, and stores the rows; what can be made meanwhile are the first scores of the next
+  /// piece. Returns whether there is one.
+  template <int kKeys>
+  __device__ __forceinline__ bool go_on(float (&scores)[kScores]) {
+    if (!is_next_at_once()) {
+      last_products<kKeys>();
+      store();
+      if (!find_next()) return false;
+      make_first(scores);
+      return true;
     }
-  }
-
-  /// Rows that see no key are 0 in the first block and left alone in others.
-  __device__ __forceinline__ void store_sums() {
-    const int b = piece().b, h = piece().h[group_];
-    float share[2], old_share[2], total[2];
-    bool is_stored[2];
-    __syncwarp();  // all lanes have the old ones before one writes
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      total[r] = reduce_lanes<4>(softmax_.sum[r], Sum{});
-      const bool sees_any = total[r] != 0.0F;
-      is_stored[r] = row_ + 8 * r < queries() && (sees_any || !work_.merges);
-      const float lse = sees_any ? kLn2 * (softmax_.reference[r] + log2f(total[r])) : -INFINITY;
-      const RowMerge merge(old_lse_[r], lse);
-      share[r] = sees_any ? merge.new_share / total[r] : 0.0F;
-      old_share[r] = merge.old_share;
-      if (is_stored[r] && lane_id() % 4 == 0) work_.lse.at(b, h, row_ + 8 * r) = merge.lse;
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      auto* const to =
-          reinterpret_cast<float4*>(work_.sums.at(b, row_ + 8 * r, h) + first_of_four());
-#pragma unroll
-      for (int i = 0; i < kFours; ++i) {
-        const int at = 8 * i + 2 * r;
-        const float4 four = four_of(out_[at], out_[at + 1], out_[at + 4], out_[at + 5]);
-        const float4 old = old_[r][i];
-        const float4 merged = {fmaf(old_share[r], old.x, share[r] * four.x),
-                               fmaf(old_share[r], old.y, share[r] * four.y),
-                               fmaf(old_share[r], old.z, share[r] * four.z),
-                               fmaf(old_share[r], old.w, share[r] * four.w)};
-        if (is_stored[r]) to[4 * i] = merged;
-      }
-    }
+    const Turn<S::kStages> last = ring_;
+    ring_.advance();
+    wait_for(memory_.v_full(last.index), last.parity);
+    begin_products();
+    start_out<kKeys>(last.index);
+    start_first(scores, turn_ + 1);
+    const FirstKeys next = first_keys_of(memory_.piece(~turn_ & 1));  // on their way
+    wait_for_products<1>();
+    settle(out_);
+    arrive(memory_.v_empty(last.index));
+    store();
+    wait_for_products<0>();
+    settle(scores);
+    arrive(memory_.k_empty(ring_.index));
+    ++turn_;
+    take_rows(next);
+    return true;
   }
 
   template <int kN>
-  __device__ __forceinline__ void start_scores(float (&scores)[kN]) const {
-    const std::uint32_t q = low_half(along_sum(memory_.q(buffer_, group_)));
+  __device__ __forceinline__ void start_scores(float (&scores)[kN], int turn) const {
+    const std::uint32_t q = low_half(along_sum(memory_.q(turn & 1, group_)));
     const std::uint32_t k = low_half(along_sum(memory_.k(ring_.index)));
 #pragma unroll
     for (int i = 0; i < S::kWidth / 16; ++i) {
@@ -224,75 +209,84 @@ class Rows {
   __device__ __forceinline__ void cap(float (&scores)[kN]) const {
     if constexpr (S::kCaps) bend(scores, multiply_all(scores, work_.cap_factor));
   }
-  /// Caps scores unless that is left to RunningSoftmax::add_small(), which it returns.
-  template <int kN>
-  __device__ __forceinline__ bool may_cap_later(float (&scores)[kN], bool are_compared) const {
-    if constexpr (!S::kCaps) return false;
-    const bool are_small = multiply_all(scores, work_.cap_factor);
-    if (are_small && !are_compared) return true;
-    bend(scores, are_small);
-    return false;
-  }
 
-  /// Whether no row's first key comes behind this tile's first one.
-  __device__ __forceinline__ bool have_begun(int tile) const {
-    return !S::kAnyMask || first_of(tile) >= all_begun_;
+  /// Whether all rows see all keys of the tile from `key0` on, and have seen some before.
+  __device__ __forceinline__ bool is_open(int key0) const {
+    return key0 > all_begun_ && key0 + S::kKeys - 1 <= last_of(query0_);
   }
   /// Whether some row's first key comes in this tile or later: it has nothing to compare with yet.
-  __device__ __forceinline__ bool some_begin(int tile) const {
-    return S::kAnyMask && first_of(tile) <= all_begun_;
+  __device__ __forceinline__ bool some_begin(int key0) const {
+    return S::kAnyMask && key0 <= all_begun_;
   }
   template <int kN>
-  __device__ __forceinline__ void hide(float (&scores)[kN], int tile) const {
-    const int key0 = first_of(tile), own = key0 + lane_id() % 4 * 2;
+  __device__ __forceinline__ void hide(float (&scores)[kN], int key0) const {
+    const int own = key0 + lane_id() % 4 * 2;
     if (key0 + S::kKeys - 1 > last_of(query0_)) {
       const int last[2] = {last_of(row_) - own, last_of(row_ + 8) - own};
       hide_behind(scores, last);
     }
-    if (!have_begun(tile)) {
+    if (S::kAnyMask && key0 < all_begun_) {
       const int first[2] = {first_key_[0] - own, first_key_[1] - own};
-      hide_before(scores, first);
+      if (all_begun_ - key0 <= S::kKeys / 2) {
+        hide_before<kScores / 2>(scores, first);
+      } else {
+        hide_before<kN>(scores, first);
+      }
     }
   }
 
+  /// Whether add() takes scores as products leave them.
+  template <bool kMayHide>
+  __device__ __forceinline__ bool are_taken_small() const {
+    return S::kCaps && !kMayHide && !has_large_;
+  }
+  /// Makes exponentials of scores; returns whether that was wrong.
+  template <bool kMayHide, int kN>
+  __device__ __forceinline__ bool add(float (&scores)[kN]) {
+    bool is_wrong = false;
+    if (are_taken_small<kMayHide>()) {
+      is_wrong = !work_.small_cap.holds(softmax_.add_small(scores, work_.small_cap));
+    } else {
+      softmax_.add(scores, work_.scale);
+    }
+    return __any_sync(0xffffffffU, is_wrong || softmax_.are_sums_too_large());
+  }
+
   /// Starts the products of its scores, and those of the last weights; makes its weights. kN: how
-  /// many scores of the tile are wanted.
+  /// many scores of the tile are wanted. Without kMayHide it is one that is_open().
   template <int kN, bool kMayHide>
-  __device__ __forceinline__ void meet(int tile) {
+  __device__ __forceinline__ void meet(int key0) {
     float scores[kN];
     const Turn<S::kStages> before = ring_;
     ring_.advance();
     wait_for(memory_.k_full(ring_.index), ring_.parity);
     wait_for(memory_.v_full(before.index), before.parity);
     begin_products();
-    start_scores(scores);
+    start_scores(scores, turn_);
     start_out<S::kKeys>(before.index);
     wait_for_products<1>();
     settle(scores);
-    const bool is_scaled = some_begin(tile);
-    const bool caps_later = may_cap_later(scores, is_scaled);
-    if constexpr (kMayHide) hide(scores, tile);
+    const bool is_scaled = kMayHide && some_begin(key0);
+    if (!are_taken_small<kMayHide>()) cap(scores);
+    if constexpr (kMayHide) hide(scores, key0);
     if (is_scaled) softmax_.take_largest(scores, work_.scale);
     const float sum[2] = {softmax_.sum[0], softmax_.sum[1]};
-    if (S::kCaps && caps_later) {
-      softmax_.add_small(scores, work_.scale);
-    } else {
-      softmax_.add(scores, work_.scale);
-    }
     // The wait stands behind the branch because in front of it the compiler moves it to before the
     // exponentials, which are to be made meanwhile.
-    if (softmax_.is_too_large()) {
+    if (add<kMayHide>(scores)) {
       wait_for_products<0>();
       settle(out_);
-      make_scores_again<S::kWidth, S::kKeys>(scores, memory_.q(buffer_, group_),
+      if (is_scaled) scale_out();
+      make_scores_again<S::kWidth, S::kKeys>(scores, memory_.q(turn_ & 1, group_),
                                              memory_.k(ring_.index));
       cap(scores);
-      if constexpr (kMayHide) hide(scores, tile);
+      if constexpr (kMayHide) hide(scores, key0);
       softmax_.sum[0] = sum[0];
       softmax_.sum[1] = sum[1];
       softmax_.take_largest(scores, work_.scale);
       softmax_.add(scores, work_.scale);
       scale_out();
+      has_large_ = true;
     } else {
       wait_for_products<0>();
       settle(out_);
@@ -307,29 +301,7 @@ class Rows {
     for (int i = 0; i < S::kWidth / 2; ++i) out_[i] *= softmax_.factor[i / 2 % 2];
   }
 
-  template <int kKeys>
-  __device__ __forceinline__ void last_products() {
-    wait_for(memory_.v_full(ring_.index), ring_.parity);
-    begin_products();
-    start_out<kKeys>(ring_.index);
-    if constexpr (S::kIsBlock) load_old();
-    wait_for_products<0>();
-    settle(out_);
-    arrive(memory_.v_empty(ring_.index));
-    ring_.advance();
-  }
-
-  const ForwardWork<S::kIsBlock>& work_;
-  const ForwardMemory<S>& memory_;
-  const int group_, buffer_;
-  Turn<S::kStages>& ring_;
-  int query0_, row_;  // of the warpgroup, of the thread
-  int first_key_[2] = {}, all_begun_ = 0;
-  RunningSoftmax softmax_;
-  float out_[S::kWidth / 2];
-  // Of blocks:
-  float4 old_[2][kFours];
-  float old_lse_[2];
+  Turn<S::kStages> ring_;
   std::uint32_t weights_[S::kKeys / 16][4];
 };
 

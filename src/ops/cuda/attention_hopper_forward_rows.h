@@ -29,20 +29,35 @@ struct RunningSoftmax {
       sum[r] += scores[i];
     }
   }
-  /// The same of products that multiply_all() found small; `scale` is that of tangents.
+  /// The same of products that SmallCap is for, which it returns the largest square of.
   template <int kN>
-  __device__ __forceinline__ void add_small(float (&products)[kN], float scale) {
+  __device__ __forceinline__ unsigned add_small(float (&products)[kN], const SmallCap& small) {
+    // Left alone, the compiler adds up all of them behind the last exponential: the more registers
+    // are in use the later. So exponentials wait for sums of those a while before.
+    constexpr int kBehind = 8, kStep = 16;
+    unsigned largest = 0;
+    float own[2] = {reference[0], reference[1]};
 #pragma unroll
-    for (int i = 0; i < kN; ++i) {
+    for (int i = 0; i < kN; i += 2) {
       const int r = i / 2 % 2;
-      products[i] =
-          exp2_fast(fmaf(products[i], small_tanh_ratio(products[i], scale), -reference[r]));
-      sum[r] += products[i];
+      const float x = products[i] * products[i], y = products[i + 1] * products[i + 1];
+      largest = SmallCap::larger(largest, x, y);
+      products[i] = exp2_fast(small.exponent(products[i], x, own[r]));
+      products[i + 1] = exp2_fast(small.exponent(products[i + 1], y, own[r]));
+      if (i >= kBehind) {
+        sum[r] += products[i - kBehind];
+        sum[r] += products[i + 1 - kBehind];
+      }
+      if (i >= kBehind && i % kStep >= kStep - 4) own[r] = fmaf(0.0F, sum[r], own[r]);
     }
+#pragma unroll
+    for (int i = kN - kBehind; i < kN; ++i) sum[i / 2 % 2] += products[i];
+    return largest;
   }
-  __device__ __forceinline__ bool is_too_large() const {
+  /// Whether sums are too large to go on with this reference.
+  __device__ __forceinline__ bool are_sums_too_large() const {
     constexpr float kLarge = 0x1p64F;
-    return __any_sync(0xffffffffU, !(fmaxf(sum[0], sum[1]) < kLarge));
+    return !(fmaxf(sum[0], sum[1]) < kLarge);
   }
   template <int kN>
   __device__ __forceinline__ void take_largest(const float (&scores)[kN], float scale) {
@@ -69,10 +84,11 @@ __device__ __forceinline__ void hide_behind(float (&scores)[kN], const int (&las
     if (8 * (i / 4) + i % 2 > last[i / 2 % 2]) scores[i] = -INFINITY;
   }
 }
-template <int kN>
+/// Of the first kSome scores.
+template <int kSome, int kN>
 __device__ __forceinline__ void hide_before(float (&scores)[kN], const int (&first)[2]) {
 #pragma unroll
-  for (int i = 0; i < kN; ++i) {
+  for (int i = 0; i < kSome; ++i) {
     if (8 * (i / 4) + i % 2 < first[i / 2 % 2]) scores[i] = -INFINITY;
   }
 }

@@ -84,6 +84,7 @@ __device__ __forceinline__ void put_sums(const float (&sums)[32], float factor, 
       if (row < rows) *reinterpret_cast<uint4*>(at + 32 * i) = eight;
     }
   }
+  __syncwarp();  // that the compiler knows: see below
 }
 
 /// The same, added. Rows behind add nothing to the last one, and there is no branch: behind one the

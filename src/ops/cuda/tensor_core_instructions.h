@@ -26,6 +26,19 @@ __device__ __forceinline__ float high_of(std::uint32_t both) {
   return __uint_as_float(both & 0xffff0000U);
 }
 
+/// The products of both, rounded once, and with sums.
+__device__ __forceinline__ std::uint32_t multiply_pairs(std::uint32_t x, std::uint32_t y) {
+  std::uint32_t result;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(x), "r"(y));
+  return result;
+}
+__device__ __forceinline__ std::uint32_t multiply_add_pairs(std::uint32_t x, std::uint32_t y,
+                                                            std::uint32_t sums) {
+  std::uint32_t result;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(sums));
+  return result;
+}
+
 /// Four matrices; lane 8 i + r gives the address of row r, 16 bytes, of matrix i.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&to)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
