@@ -34,6 +34,10 @@ struct ForwardShape {
   static constexpr bool kHasPhase = kAnyMask && kWidth == 64;
   /// The first scores of a piece are made beside the last products of the one before.
   static constexpr bool kStartsAhead = kAnyMask && !kIsBlock;
+  /// Warpgroups start the products of a tile one after the other, so that the first has its scores
+  /// early and makes exponentials while the others' products go on. With narrow heads slower, and
+  /// no different where tiles have no mask.
+  static constexpr bool kTakesTurns = kStartsAhead && kWidth == 128;
   static constexpr int kGroups = kWidth == 64 ? 3 : 2, kStages = kWidth == 64 ? 5 : 2;
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kRegisters = kWidth == 64 ? 160 : 240;

@@ -12,7 +12,9 @@ class Rows : PieceRows<S> {
  public:
   __device__ __forceinline__ Rows(const ForwardWork<S::kIsBlock>& work,
                                   const ForwardMemory<S>& memory, int group)
-      : Base(work, memory, group) {}
+      : Base(work, memory, group) {
+    if (group + 1 == S::kGroups) end_turn();  // the first one's
+  }
 
   /// All of its pieces.
   __device__ __forceinline__ void meet_all() {
@@ -41,9 +43,20 @@ class Rows : PieceRows<S> {
   using typename Base::FirstKeys;
   static constexpr int kScores = S::kKeys / 2;
 
+  // For kTakesTurns: around the start of a tile's products, as often in each warpgroup.
+  __device__ __forceinline__ void take_turn() const {
+    if constexpr (S::kTakesTurns) sync_threads(1 + S::kGroups + group_, 256);
+  }
+  __device__ __forceinline__ void end_turn() const {
+    if constexpr (S::kTakesTurns) {
+      arrive_at(1 + S::kGroups + (group_ + 1 == S::kGroups ? 0 : group_ + 1), 256);
+    }
+  }
   __device__ void pass_by(int begin, int end) {
 #pragma unroll 1
     for (int tile = begin; tile < end; ++tile, ring_.advance()) {
+      take_turn();
+      end_turn();
       wait_for(memory_.k_full(ring_.index), ring_.parity);
       arrive(memory_.k_empty(ring_.index));
       wait_for(memory_.v_full(ring_.index), ring_.parity);
@@ -101,7 +114,9 @@ class Rows : PieceRows<S> {
     start_scores(scores, turn);
   }
   __device__ __forceinline__ void make_first(float (&scores)[kScores]) const {
+    take_turn();
     start_first(scores, turn_);
+    end_turn();
     wait_for_products<0>();
     settle(scores);
     arrive(memory_.k_empty(ring_.index));
@@ -166,9 +181,11 @@ class Rows : PieceRows<S> {
     const Turn<S::kStages> last = ring_;
     ring_.advance();
     wait_for(memory_.v_full(last.index), last.parity);
+    take_turn();
     begin_products();
     start_out<kKeys>(last.index);
     start_first(scores, turn_ + 1);
+    end_turn();
     const FirstKeys next = first_keys_of(memory_.piece(~turn_ & 1));  // on their way
     wait_for_products<1>();
     settle(out_);
@@ -261,9 +278,11 @@ class Rows : PieceRows<S> {
     ring_.advance();
     wait_for(memory_.k_full(ring_.index), ring_.parity);
     wait_for(memory_.v_full(before.index), before.parity);
+    take_turn();
     begin_products();
     start_scores(scores, turn_);
     start_out<S::kKeys>(before.index);
+    end_turn();
     wait_for_products<1>();
     settle(scores);
     const bool is_scaled = kMayHide && some_begin(key0);

@@ -149,6 +149,11 @@ __device__ __forceinline__ void sync_threads(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// Arrives there without waiting.
+__device__ __forceinline__ void arrive_at(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 __device__ __forceinline__ int block_in_cluster() {
   int rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
