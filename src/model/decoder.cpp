@@ -201,9 +201,11 @@ class DecoderBuilder {
             .of_windows = spec.window_rope ? tables(spec.window_rope) : nullptr};
   }
 
-  void begin_stage() {
+  /// `end`: behind its last unit.
+  void begin_stage(int end) {
     decoder_.stages.emplace_back();
     decoder_.labels.emplace_back();
+    blocks_.begin_stage(std::min<std::int64_t>(end - 1, spec_.layers));
   }
 
   void add(int unit) {
@@ -326,7 +328,7 @@ Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory
   auto stages = part.stages;
   if (stages.empty()) stages = {{0, unit_count(spec)}};
   for (const auto& [begin, end] : stages) {
-    builder.begin_stage();
+    builder.begin_stage(end);
     for (int unit = begin; unit < end; ++unit) builder.add(unit);
   }
   if (part.vocabulary == VocabularyPlacement::pipeline) builder.add_vocabulary();

@@ -66,11 +66,11 @@ TEST(ShortRooms, HoldRowsThatAreTooShortToCut) {
 }
 
 TEST(ShortRooms, HoldAllOfTwoExpertsATokenAndOfFewTokens) {
-  EXPECT_TRUE(ShortRooms(kTokens, 1, 2048, 8192).hold_all());
-  EXPECT_TRUE(ShortRooms(kTokens, 2, 2048, 1024).hold_all());
-  EXPECT_TRUE(ShortRooms(512, 8, 2048, 1024).hold_all());
-  EXPECT_TRUE(ShortRooms(0, 8, 2048, 1024).hold_all());
-  EXPECT_FALSE(ShortRooms(kTokens, 3, 2048, 1024).hold_all());
+  EXPECT_FALSE(ShortRooms(kTokens, 1, 2048, 8192).are_needed());
+  EXPECT_FALSE(ShortRooms(kTokens, 2, 2048, 1024).are_needed());
+  EXPECT_FALSE(ShortRooms(512, 8, 2048, 1024).are_needed());
+  EXPECT_FALSE(ShortRooms(0, 8, 2048, 1024).are_needed());
+  EXPECT_TRUE(ShortRooms(kTokens, 3, 2048, 1024).are_needed());
 }
 
 /// OLMoE's: a stretch has the rows of two experts a token, or of four where only its own insides
@@ -81,6 +81,17 @@ TEST(ShortRooms, CutNoMoreThanTheyMust) {
   EXPECT_EQ(rooms.beside_all().columns, 512);
   EXPECT_EQ(rooms.beside_own().rows, 4 * kTokens);
   EXPECT_EQ(rooms.beside_own().columns, 1024);
+}
+
+/// What a layer behind keeps of its insides may lie there later; it has to be as much as there is
+/// more than rows of two experts a token.
+TEST(ShortRooms, CutNothingWhereALayerBehindKeepsAsMuch) {
+  const ShortRooms rooms(kTokens, 8, 2048, 1024, true), wide(kTokens, 8, 7168, 2048, true);
+  EXPECT_EQ(rooms.beside_all().rows, 8 * kTokens);
+  EXPECT_EQ(rooms.beside_own().rows, 8 * kTokens);
+  EXPECT_EQ(rooms.beside_all().columns, 2048);
+  EXPECT_TRUE(rooms.are_needed());
+  EXPECT_EQ(wide.beside_all().rows, ShortRooms(kTokens, 8, 7168, 2048).beside_all().rows);
 }
 
 }  // namespace

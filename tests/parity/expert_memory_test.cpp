@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "comm/threads/thread_world.h"
 #include "model/config_testing.h"
+#include "model/decoder.h"
 #include "parity/rank_training.h"
 #include "parity/whole_tensors.h"
 #include "planner/memory.h"
@@ -197,6 +198,8 @@ class OlmoeOnAGpu {
         .memory;
   }
 
+  const ModelSpec& spec() const { return spec_; }
+
  private:
   ModelSpec spec_;
 };
@@ -217,6 +220,36 @@ TEST(ExpertMemory, IsFlatInGranularityOnAGpu) {
       EXPECT_LE(more, 0.04 * of_activations(coarse.at_peak));
     }
   }
+}
+
+/// Layers behind which another one keeps more than rows take do not cut them: only the last one of
+/// a stage does.
+TEST(ExpertMemory, CutsRowsOnAGpuInTheLastLayerOfAStage) {
+  constexpr std::int64_t kTokens = 4096;
+  const ModelSpec spec = OlmoeOnAGpu(8).spec();
+  const auto taken = [&](int block, int end, bool recompute) {
+    constexpr Device kGpu{Device::Kind::cuda, 0};
+    Memory memory(Memory::Mode::dry, kGpu);
+    DecoderPart part;
+    part.stages = {{1 + block, 1 + end}};
+    const Decoder decoder = build_decoder(
+        spec, {.dtype = DType::bf16, .positions = kTokens, .recompute_blocks = recompute}, memory,
+        part);
+    std::vector<Layer*> units = decoder.unit_pointers();
+    const ParamStore store(units, DType::bf16, ParamStore::Purpose::inference, memory);
+    Stream stream = Stream::dry(kGpu);
+    MicroBatch batch;
+    batch.ids = batch.positions = memory.alloc({1, kTokens}, DType::i32, MemoryTag::data);
+    Saved saved;
+    Ctx ctx{.stream = stream, .memory = memory, .batch = batch};
+    units.front()->forward(
+        memory.alloc({kTokens, spec.hidden}, DType::bf16, MemoryTag::activations), saved, ctx);
+    return of_activations(memory.stats().at_peak);
+  };
+  const double last = taken(3, 4, false), rows = 6.0 * kTokens * 2048 * 2;
+  EXPECT_NEAR(taken(2, 4, false) - last, rows, 0.05 * rows);
+  EXPECT_EQ(taken(2, 3, false), last);
+  EXPECT_EQ(taken(2, 4, true), taken(3, 4, true));
 }
 
 /// Where blocks are recomputed there is less to compare with: rows of one more expert a token, and

@@ -69,9 +69,13 @@ class BranchBuilder {
         context_(context),
         experts_(experts) {}
 
+  /// What follows are blocks of one stage of this rank, before `end`.
+  void begin_stage(std::int64_t end) { stage_end_ = end; }
+  std::int64_t stage_end() const { return stage_end_; }
   void begin_block(std::int64_t index) { index_ = index; }
   std::int64_t block() const { return index_; }
   const ModelSpec& spec() const { return spec_; }
+  const BuildOptions& options() const { return options_; }
   const TensorRules& tensor() const { return tensor_; }
   /// What turns q and k of this block; without tables where nothing does.
   std::shared_ptr<const RopeTables> rope() const;
@@ -136,7 +140,7 @@ class BranchBuilder {
   const Ropes rope_;
   Communicator* context_;
   const ExpertRanks* experts_;
-  std::int64_t index_ = 0;
+  std::int64_t index_ = 0, stage_end_ = 0;
 };
 
 }  // namespace heddle

@@ -27,6 +27,9 @@ class ExpertsKind final : public BranchKind {
           .tokens = {tensor.rank(), tensor.ranks()},
           .ends_branch = !tensor.divides() || tensor.splits_tokens()};
     }
+    division.is_followed =
+        !builder.options().recompute_blocks && spec.expert_layers_before(builder.stage_end()) >
+                                                   spec.expert_layers_before(builder.block() + 1);
     layers.push_back(std::make_unique<Experts>(router(builder), weights(builder), shared(builder),
                                                std::move(division)));
     is_divided ? tensor.join_tokens(layers, spec.hidden) : tensor.leave(layers, spec.hidden);

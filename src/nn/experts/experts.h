@@ -18,6 +18,9 @@ struct ExpertDivision {
   std::unique_ptr<ExpertExchange> exchange = nullptr;  ///< null: all experts are here
   TokenShare tokens = {};   ///< that x has; what is beyond the last token is padding
   bool ends_branch = true;  ///< nothing stands behind it on its way to the residual
+  /// Behind it, on this rank, another such layer keeps what it needs for backward: while this one
+  /// computes, there is room for as much.
+  bool is_followed = false;
 };
 
 /// A mixture of experts: y_t = the sum over the experts that the router chooses for token t of
@@ -89,14 +92,14 @@ class Experts final : public Product {
     Tensor token_R = {}, row_TK = {};  ///< of the order, or with rows as pieces take them
     std::unique_ptr<const ExpertExchange::Ways> ways = {};
     std::unique_ptr<const ShardedWeights> shards = {};  ///< null: weights stay where they are
-    /// Where rows go stretch by stretch on a GPU: cut anywhere, since only the GPU knows where
+    /// Where rows may go stretch by stretch on a GPU: cut anywhere, since only the GPU knows where
     /// those of an expert begin.
     std::optional<ShortRooms> rooms = {};
     Tensor offsets_E1 = {};  ///< then, of all rows
 
     std::int64_t rows() const { return pieces.back().end; }
     /// The rows of all choices lie in one piece, those of dropped ones too.
-    bool is_undivided() const { return pieces.size() == 1 && rows() == token_R.count(); }
+    bool is_undivided() const { return !rooms && pieces.size() == 1 && rows() == token_R.count(); }
   };
   /// halved: backward of which the gradients of weights are made later.
   enum class Pass : std::uint8_t { forward, backward, halved };

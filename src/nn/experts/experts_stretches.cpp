@@ -22,8 +22,9 @@ void for_columns(std::int64_t width, std::int64_t columns, const Body& body) {
 }  // namespace
 
 void Experts::take_short_rooms(Places& places, Pass pass, Ctx& ctx) const {
-  const ShortRooms rooms(places.row_TK.size(0), places.row_TK.size(1), in(), width());
-  if (rooms.hold_all()) return;
+  const bool is_followed = division_.is_followed && pass != Pass::halved && ctx.keeps_all();
+  const ShortRooms rooms(places.row_TK.size(0), places.row_TK.size(1), in(), width(), is_followed);
+  if (!rooms.are_needed()) return;
   const Places::Piece whole = places.pieces.front();
   const std::int64_t most =
       pass == Pass::backward ? rooms.beside_own().rows : rooms.beside_all().rows;

@@ -14,10 +14,14 @@ namespace heddle {
 /// What does not fit goes through them in stretches: of rows, where products sum over the width of
 /// x, and of columns, where results are as wide as x: sums over the experts of a token are whole in
 /// either case.
+///
+/// Where a layer behind keeps more than all rows take, they are not cut: the room of rows is then
+/// at least as large as what a layer keeps of insides, which may lie there later.
 class ShortRooms {
  public:
   /// `inside` is the width of an expert.
-  ShortRooms(std::int64_t tokens, std::int64_t slots, std::int64_t width, std::int64_t inside);
+  ShortRooms(std::int64_t tokens, std::int64_t slots, std::int64_t width, std::int64_t inside,
+             bool is_followed = false);
 
   /// So many rows, and of all rows so many columns, fit at once.
   struct Stretch {
@@ -27,7 +31,8 @@ class ShortRooms {
   const Stretch& beside_all() const { return beside_all_; }
   /// Rows beside their own insides; columns of all rows without any.
   const Stretch& beside_own() const { return beside_own_; }
-  bool hold_all() const { return beside_all_.rows == rows_; }
+  /// No more than two experts a token, or few rows.
+  bool are_needed() const { return are_needed_; }
 
   /// [rows, inside]
   Tensor insides(std::int64_t rows, DType dtype, Ctx& ctx) const;
@@ -37,6 +42,7 @@ class ShortRooms {
  private:
   const std::int64_t rows_, width_, inside_;
   std::int64_t elements_ = 0;  ///< of the room that is for rows first
+  bool are_needed_ = false;
   Stretch beside_all_, beside_own_;
 };
 
