@@ -235,6 +235,8 @@ elastic() {
   replaced dp2xpp2 --spare --exact
   replaced pp4 --exact
   replaced pp4 --freeze
+  replaced sites2xdp2
+  replaced sites4
 }
 
 # Whether all tests of a sanitizer's log passed, and it has nothing to say; of racecheck, nothing of a kernel of ours, since

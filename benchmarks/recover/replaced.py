@@ -3,7 +3,7 @@
 
     python3 benchmarks/recover/replaced.py --heddle build/heddle --text text.txt --out runs/replaced --device cuda --mesh pp4 --exact
 
-Meshes: dp4, dp2xpp2, pp4 (every rank keeps a copy of another's state). With --spare a fifth process waits from the beginning and takes the place at once, so that no step is
+Meshes: dp4, dp2xpp2, pp4 (every rank keeps a copy of another's state), sites2xdp2 and sites4 (sites of two ranks or of one, which is lost with it and made anew of another). With --spare a fifth process waits from the beginning and takes the place at once, so that no step is
 made with fewer ranks. With --exact the weights and states at the end have to be, bit for bit, those of a run that nobody disturbs; that holds where sums are made in the same
 order: with --spare, or without replicas. Ends with 1 where that or anything else does not hold. Only the standard library is needed.
 """
@@ -21,7 +21,11 @@ import time
 from elastic_run import MESHES, RANKS, TOKEN, Launched, Watched, end_by_signals, prepare, settings_of
 from heddle_calls import parser_of, run
 
-ALL_MESHES = MESHES | {"dp4": {"parallel.dp": 4}}
+ALL_MESHES = MESHES | {
+    "dp4": {"parallel.dp": 4},
+    "sites2xdp2": {"parallel.sites": 2, "parallel.dp": 2, "outer.every": 8},
+    "sites4": {"parallel.sites": 4, "parallel.dp": 1, "outer.every": 8},
+}
 BATCH = {"cpu": {}, "cuda": {"train.microbatch": 4, "train.tokens_per_step": 16384}}  # steps of some tenths of a second
 WARM = 5  # the first step that is timed
 BEFORE = 30  # steps of the whole mesh before the kill
