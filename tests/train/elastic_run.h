@@ -82,7 +82,7 @@ class ElasticRun {
           const std::lock_guard lock(mutex);
           if (replaces) start(came < later.size() ? later[came++] : kNever, kNever);
         } catch (const std::exception& error) {
-          seat->die();
+          seat->fail();
           const std::lock_guard lock(mutex);
           seen.failures.emplace_back(error.what());
         }

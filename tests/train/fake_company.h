@@ -58,7 +58,8 @@ class FakeCompany {
  private:
   /// Under the lock.
   void compose();
-  void lose(Seat& seat);
+  enum class Replaced : bool { no, yes };
+  void lose(Seat& seat, Replaced replaced = Replaced::yes);
   void suspect();
   /// Some have heard that the epoch has ended and promised already, others have not.
   void spread_the_word(const std::string& cause);
@@ -163,6 +164,11 @@ class FakeCompany::Seat : public recover::Company {
     const std::lock_guard lock(hub_.mutex_);
     hub_.lose(*this);
   }
+  /// The same behind an error, which whoever came in its place would meet too: nobody comes.
+  void fail() {
+    const std::lock_guard lock(hub_.mutex_);
+    hub_.lose(*this, Replaced::no);
+  }
 
  private:
   friend class FakeCompany;
@@ -228,12 +234,12 @@ inline void FakeCompany::spread_the_word(const std::string& cause) {
 
 inline void FakeCompany::suspect() { spread_the_word("somebody seemed to be gone"); }
 
-inline void FakeCompany::lose(Seat& seat) {
+inline void FakeCompany::lose(Seat& seat, Replaced replaced) {
   if (!seat.is_alive_) return;
   seat.is_alive_ = false;
   std::erase(members_, &seat);
   std::erase(waiting_, &seat);
-  if (replaces) ++expected_;
+  if (replaces && replaced == Replaced::yes) ++expected_;
   spread_the_word("member " + std::to_string(seat.id_) + " is gone");
   compose();
   changed_.notify_all();

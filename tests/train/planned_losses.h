@@ -67,7 +67,7 @@ inline PlannedRun train_with_losses(const config::RunConfig& config, const Train
       } catch (const Killed&) {
         is_lost = awaits_another();
       } catch (const std::exception& error) {
-        seat.die();
+        seat.fail();
         const std::lock_guard lock(mutex);
         seen.failures.emplace_back(error.what());
       }
