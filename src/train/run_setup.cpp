@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/strings.h"
 #include "comm/agree.h"
+#include "engine/weights.h"
 #include "model/given_cut.h"
 #include "observe/machine.h"
 #include "ops/softmax_xent.h"
@@ -16,6 +17,13 @@ namespace heddle {
 namespace {
 
 static_assert(kIgnoredTarget == ops::kIgnoreTarget, "data and loss agree on what does not count");
+
+/// Of a model in a folder, compared with its weights before anything takes memory for it.
+ModelSpec model_of(const config::RunConfig& config, const RunTokenizer& tokenizer) {
+  ModelSpec spec = configured_model(config, tokenizer);
+  if (!config.model.path.empty()) check_weights(HfFolder(config.model.path), spec);
+  return spec;
+}
 
 /// Refuses what the run asks for and this build or model cannot do.
 void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dataset& data) {
@@ -141,7 +149,7 @@ RunBasis::RunBasis(const config::RunConfig& run_config, const TrainOptions& trai
       options(train_options),
       folder(config.folder()),
       tokenizer(configured_tokenizer(config)),
-      spec(configured_model(config, tokenizer)),
+      spec(model_of(config, tokenizer)),
       identity(identity_of_start(config, spec, tokenizer, options.program_version)) {}
 
 RunSetup::RunSetup(const config::RunConfig& run_config, RunBasis& basis, const RunRanks& ranks,

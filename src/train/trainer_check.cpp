@@ -32,10 +32,8 @@ class TrainerCheck {
       require(key, "a number", [](const Json& value) { return value.is_number(); });
     }
     require("identity", "an object", [](const Json& value) { return value.is_object(); });
-    require("optimizer", "an object of numbers", [](const Json& value) {
-      return value.is_object() &&
-             std::ranges::all_of(value, [](const Json& number) { return number.is_number(); });
-    });
+    require("optimizer", "an object of numbers, with that of a step under \"frozen_at\"",
+            are_numbers);
     require("residuals", "null or an object with a \"codec\" and a number of \"ranks\"",
             [](const Json& value) { return value.is_null() || is_residuals(value); });
     check_sites();
@@ -51,6 +49,16 @@ class TrainerCheck {
     throw Error(ErrorCode::data, fmt::format("{}: \"trainer.{}\" is not {}", file_, key, wanted),
                 "heddle did not write it so: restore the checkpoint from a copy, remove its folder "
                 "to go on from an older one, or start over with --fresh");
+  }
+
+  static bool are_numbers(const Json& value) {
+    constexpr double kMostSteps = 0x1p53;  // a double tells each from the next
+    if (!value.is_object()) return false;
+    const auto is_step = [](double number) { return number >= 0 && number <= kMostSteps; };
+    return std::ranges::all_of(value.items(), [&](const auto& item) {
+      return item.value().is_number() &&
+             (item.key() != "frozen_at" || is_step(item.value().template get<double>()));
+    });
   }
 
   static bool is_residuals(const Json& value) {

@@ -3,6 +3,7 @@
 
 #include "cli/refusals.h"
 #include "data/token_file.h"
+#include "train/tiny_run.h"
 
 namespace heddle {
 namespace {
@@ -195,6 +196,9 @@ TEST_F(BadModel, WithSizesThatNoMemoryHoldsIsRefusedByTheFile) {
     use_config(changed.dump());
     expect_eval_refused(5, {files_.at("model"), said});
     expect_refusal({"generate", files_.at("model"), "--prompt", "a"}, 5, {said});
+    const std::vector<std::string> fine_tuning = {"model.config=\"\"",
+                                                  "model.path=" + files_.at("model")};
+    expect_refusal(TinyRun().command(fine_tuning), 5, {said});
     std::filesystem::remove_all(files_.at("model"));
   }
 }

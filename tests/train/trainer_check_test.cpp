@@ -115,6 +115,8 @@ TEST_F(TrainerOfAManifest, MayHoldNoNumbersOutOfTheirRange) {
        {std::pair<std::string, Json>{"skipped_updates", -1},
         {"skipped_updates", 1.5},
         {"skipped_updates", UINT64_MAX},
+        {"optimizer", {{"frozen_at", -1}}},
+        {"optimizer", {{"frozen_at", 1e300}}},
         {"residuals", {{"codec", "onebit"}, {"ranks", 1u << 31}}},
         {"made_anew", std::map<int, std::int64_t>{{2, 4}}},
         {"left_out",
