@@ -18,6 +18,7 @@ Cost& Cost::operator+=(const Cost& other) {
   rebuilt_products.insert(rebuilt_products.end(), other.rebuilt_products.begin(),
                           other.rebuilt_products.end());
   working_bytes = std::max(working_bytes, other.working_bytes);
+  row_bytes = std::max(row_bytes, other.row_bytes);
   products.insert(products.end(), other.products.begin(), other.products.end());
   attention_flops += other.attention_flops;
   touched_bytes_f += other.touched_bytes_f;

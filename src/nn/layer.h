@@ -44,6 +44,8 @@ struct Cost {
   std::size_t dear_bytes = 0;
   /// The most that it takes for messages while it runs.
   std::size_t working_bytes = 0;
+  /// Beside what is kept, the most that rows of experts take while it runs.
+  std::size_t row_bytes = 0;
   std::vector<LayerCall> calls_f = {}, calls_b = {};
   /// Beside what is kept, the most that backward makes again and holds for a moment.
   std::size_t moment_bytes = 0;

@@ -45,16 +45,18 @@ Activations of_layers(const Job& job, const Candidate& candidate, const DryBlock
   }
   // A chunk of logits in 32 bits and its gradient, and the gradient of the head's input.
   const double chunk = std::min(1024.0, tokens);
-  return {.kept_none = kept,
-          .kept_selective = kept,
-          .kept_full = residual + dear,
-          .waiting = waiting / dry.kinds,
-          .working = static_cast<double>(dry.recomputed.moment_bytes) + tokens * width * e +
-                     2.0 * residual,
-          .messages = static_cast<double>(dry.cost.working_bytes),
-          .head = 8.0 * chunk * static_cast<double>(job.spec.vocab) / tp + 2.0 * residual,
-          .block = dry.block_sizes(),
-          .inner_elements = dry.inner_elements()};
+  return {
+      .kept_none = kept,
+      .kept_selective = kept,
+      .kept_full = residual + dear,
+      .waiting = waiting / dry.kinds,
+      .working = tokens * width * e + 2.0 * residual,
+      .again = static_cast<double>(dry.recomputed.moment_bytes),
+      .rows = dry.cost.row_bytes == 0 ? 0.0 : static_cast<double>(dry.cost.row_bytes) + residual,
+      .messages = static_cast<double>(dry.cost.working_bytes),
+      .head = 8.0 * chunk * static_cast<double>(job.spec.vocab) / tp + 2.0 * residual,
+      .block = dry.block_sizes(),
+      .inner_elements = dry.inner_elements()};
 }
 
 /// Blocks among the units of a stage.
@@ -229,8 +231,10 @@ class RankMemory {
 
   /// Of the block or head that is being computed.
   double of_one(const RankPart& part) const {
-    const double working =
-        kept_.messages + (candidate_.recompute == Recompute::full ? kept_.working : 0.0);
+    double working = kept_.messages + kept_.rows;
+    if (candidate_.recompute == Recompute::full) {
+      working = kept_.messages + kept_.again + std::max(kept_.working, kept_.rows);
+    }
     const bool has_head = part.has_last || candidate_.divides_vocabulary_over_pp();
     return has_head ? std::max(working, kept_.head) : working;
   }

@@ -50,7 +50,10 @@ Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks,
 struct Activations {
   double kept_none = 0, kept_selective = 0, kept_full = 0;
   double waiting = 0;  ///< between the two halves of backward, when they are apart
-  double working = 0;  ///< of the block that is being computed: what is never more than one block's
+  // Of the block that is being computed, what is never more than one block's:
+  double working = 0;           ///< where it is recomputed
+  double again = 0;             ///< what it then keeps once more
+  double rows = 0;              ///< of its experts
   double messages = 0;          ///< of its attention over cp
   double head = 0;              ///< logits and what is made of them
   RankSizes::Block block = {};  ///< of parameters

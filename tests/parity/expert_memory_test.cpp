@@ -365,8 +365,12 @@ TEST(ExpertMemory, WithEpKeepsAsMuchWhereRowsComeAgain) {
   }
 }
 
-/// By the formulas of a search, of a model of OLMoE's shape.
-TEST(ExpertMemory, IsEstimatedAsItIsPlanned) {
+/// By the formulas of a search, of a model of OLMoE's shape. Where rows that came are kept and
+/// blocks recomputed, they take a little of both for the most.
+class EstimatedMemory : public testing::TestWithParam<std::tuple<DType, bool>> {};
+
+TEST_P(EstimatedMemory, IsWhatIsPlanned) {
+  const auto [dtype, recompute] = GetParam();
   const BatchShape batch{.sequences = 2, .seq_len = 2048, .microbatches = 4};
   for (const std::int64_t granularity : kGranularities) {
     const ModelSpec spec =
@@ -378,27 +382,38 @@ TEST(ExpertMemory, IsEstimatedAsItIsPlanned) {
                                      {"num_experts", 8 * granularity}});
     for (const auto& [ep, exchange] :
          {std::pair{1, ""}, {2, ""}, {4, ""}, {2, "rows=again"}, {4, "rows=again"}}) {
-      SCOPED_TRACE(fmt::format("ep {} {}", ep, exchange));
-      const MeshCase mesh{{.dp = ep, .ep = ep, .ep_exchange = exchange}};
-      const auto planned = plan_step(spec, RankTraining::build_options(mesh, batch),
-                                     make_plan(spec, mesh.request, ep, batch.seq_len), 0, batch)
-                               .memory;
+      SCOPED_TRACE(fmt::format("granularity {} ep {} {}", granularity, ep, exchange));
+      const MeshCase mesh{{.dp = ep, .ep = ep, .ep_exchange = exchange}, recompute};
       const planner::Job job{.spec = spec,
                              .seq_len = batch.seq_len,
                              .batch = ep * batch.sequences * batch.microbatches,
-                             .stack = planner::Stack::heddle(DType::f32)};
-      const planner::Candidate candidate{mesh.request, planner::Recompute::none,
-                                         static_cast<int>(batch.sequences)};
+                             .stack = planner::Stack::heddle(dtype)};
+      BuildOptions options = RankTraining::build_options(mesh, batch);
+      options.dtype = dtype;
+      const auto planned =
+          plan_step(spec, options, make_plan(spec, mesh.request, ep, batch.seq_len), 0, batch,
+                    {.device = job.stack.place()})
+              .memory;
+      const planner::Candidate candidate{
+          mesh.request, recompute ? planner::Recompute::full : planner::Recompute::none,
+          static_cast<int>(batch.sequences)};
       const auto split = planner::split_blocks(job, candidate.schedule, 1, 1, candidate.vocabulary);
       const auto estimated =
           planner::estimate_memory({}, job, candidate, split, planner::activations(job, candidate));
       const double activations = of_activations(planned.at_peak),
                    peak = static_cast<double>(planned.peak);
-      EXPECT_NEAR(estimated.activations, activations, 0.03 * activations) << granularity;
-      EXPECT_NEAR(estimated.total(), peak, 0.03 * peak) << granularity;
+      EXPECT_NEAR(estimated.total(), peak, 0.01 * peak);
+      // On a GPU logits are no activations.
+      if (dtype == DType::f32) {
+        EXPECT_NEAR(estimated.activations, activations, (recompute ? 0.05 : 0.03) * activations);
+      }
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Experts, EstimatedMemory,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16),
+                                          testing::Bool()));
 
 }  // namespace
 }  // namespace heddle

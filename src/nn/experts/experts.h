@@ -192,6 +192,8 @@ class Experts final : public Product {
                  const Places& places, Ctx& ctx) const;
   /// Leaves the router's and the shared expert's.
   void forget(Saved& saved) const;
+  /// Elements of rows that are here for a moment where all experts are here.
+  std::int64_t rows_here(const CostShape& shape) const;
   /// That a rank receives in a dry run, of so many that would be its even share.
   std::int64_t planned_rows(std::int64_t even) const;
   void add_exchange(std::int64_t rows, const CostShape& shape, Cost& cost) const;

@@ -50,8 +50,17 @@ Cost Experts::cost(const CostShape& whole) const {
     cost.saved_bytes -= shared.kept_input_bytes;  // one x
   }
   cost.output_products = {down};
+  cost.row_bytes = count(rows_here(shape)) * element;
   if (division_.exchange) add_exchange(own_rows, shape, cost);
   return cost;
+}
+
+std::int64_t Experts::rows_here(const CostShape& shape) const {
+  const std::int64_t tokens = shape.tokens(), slots = router_->slots();
+  // In bf16 on GPUs only.
+  if (shape.dtype == DType::bf16) return ShortRooms(tokens, slots, in(), width()).elements();
+  // y and its gradient, and the rows of a stretch.
+  return 2 * tokens * slots * width() + tokens * in();
 }
 
 std::int64_t Experts::planned_rows(std::int64_t even) const {
@@ -89,14 +98,18 @@ void Experts::add_exchange(std::int64_t rows, const CostShape& shape, Cost& cost
   if (plan.r > 0) {
     const std::int64_t came = planned_rows(rows * plan.r);
     const std::size_t came_bytes = static_cast<std::size_t>(came * in()) * size_of(dtype);
-    if (!plan.sends_again) cost.saved_bytes += came_bytes;
-    // Going backward in one piece: rows as they leave, arrive, are made and go home, and the inside
-    // of the experts once more.
-    cost.working_bytes =
-        static_cast<std::size_t>((2 * came + 2 * rows) * in() + came * width() * shards.shards()) *
-        size_of(dtype);
+    const std::size_t left_bytes = static_cast<std::size_t>(rows * in()) * size_of(dtype),
+                      inside_bytes = static_cast<std::size_t>(came * width() * shards.shards()) *
+                                     size_of(dtype);
+    // Going backward in one piece: rows as they leave, arrive, are made and go home, beside the
+    // inside of the experts once more or, with few rows, twice.
     if (plan.sends_again) {
-      cost.working_bytes += came_bytes + static_cast<std::size_t>(rows * in()) * size_of(dtype);
+      cost.row_bytes = 3 * came_bytes + 3 * left_bytes + inside_bytes;
+    } else {
+      cost.saved_bytes += came_bytes;
+      cost.row_bytes =
+          std::max({2 * came_bytes + 2 * left_bytes, 2 * came_bytes + left_bytes + inside_bytes,
+                    came_bytes + 2 * inside_bytes});
     }
     add(cost.calls_f,
         exchange.calls_back(plan, plan.degree_forward, rows, in(), dtype, Content::rows),

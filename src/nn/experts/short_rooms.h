@@ -34,6 +34,9 @@ class ShortRooms {
   /// No more than two experts a token, or few rows.
   bool are_needed() const { return are_needed_; }
 
+  /// Of both rooms.
+  std::int64_t elements() const { return rows_ * inside_ + elements_; }
+
   /// [rows, inside]
   Tensor insides(std::int64_t rows, DType dtype, Ctx& ctx) const;
   /// [rows, columns]
