@@ -127,6 +127,11 @@ HfFolder::HfFolder(const fs::path& path) : path_(path) {
   }
 }
 
+bool HfFolder::has_weights(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / kIndex, error) || fs::exists(folder / kSingle, error);
+}
+
 void HfFolder::open_sharded(const fs::path& index) {
   IndexEvents events;
   parse_json_events(read_text_file(index), events, index.string());

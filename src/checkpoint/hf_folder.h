@@ -21,6 +21,8 @@ class HfFolder {
  public:
   /// `path` is the folder or a .safetensors file.
   explicit HfFolder(const std::filesystem::path& path);
+  /// Whether a folder has weights: a config.json may be there before they are, or be left behind.
+  static bool has_weights(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::shared_ptr<const SafetensorsFile>> files() const { return files_; }

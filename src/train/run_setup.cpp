@@ -18,10 +18,12 @@ namespace {
 
 static_assert(kIgnoredTarget == ops::kIgnoreTarget, "data and loss agree on what does not count");
 
-/// Of a model in a folder, compared with its weights before anything takes memory for it.
+/// Of a model in a folder, compared with its weights before anything takes memory for it. There
+/// need be none: a dry run comes before them, and a checkpoint has its own.
 ModelSpec model_of(const config::RunConfig& config, const RunTokenizer& tokenizer) {
   ModelSpec spec = configured_model(config, tokenizer);
-  if (!config.model.path.empty()) check_weights(HfFolder(config.model.path), spec);
+  const std::filesystem::path& folder = config.model.path;
+  if (!folder.empty() && HfFolder::has_weights(folder)) check_weights(HfFolder(folder), spec);
   return spec;
 }
 

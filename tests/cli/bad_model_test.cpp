@@ -203,6 +203,22 @@ TEST_F(BadModel, WithSizesThatNoMemoryHoldsIsRefusedByTheFile) {
   }
 }
 
+/// A run that was begun with weights has those of its checkpoint.
+TEST_F(BadModel, WhoseWeightsAreGoneGoesOnFromACheckpoint) {
+  const TinyRun first, run;
+  ASSERT_EQ(first.train().status, 0);
+  const std::string model = files_.at("tuned");
+  ASSERT_EQ(run_heddle({"convert", first.checkpoint(10).string(), "--out", model}).status, 0);
+  const std::vector<std::string> settings = {"model.config=\"\"", "model.path=" + model};
+  ASSERT_EQ(run.train(settings).status, 0);
+  std::filesystem::remove(model + "/model.safetensors");
+  std::vector<std::string> longer = settings;
+  longer.emplace_back("train.steps=12");
+  const Outcome resumed = run.train(longer, {"--accept-changes"});
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_TRUE(std::filesystem::exists(run.checkpoint(12)));
+}
+
 TEST_F(BadModel, WithoutATokenizerCannotSpeak) {
   edit([](auto&) {});
   expect_refusal({"generate", files_.at("model"), "--prompt", "a"}, 5, {"tokenizer.json"});

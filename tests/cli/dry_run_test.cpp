@@ -102,6 +102,16 @@ TEST(DryRun, OfRecomputationSaysWhatLimitsTheLength) {
   EXPECT_EQ(lines("none").find("length "), std::string::npos);
 }
 
+/// Whoever plans a run has not the weights yet.
+TEST(DryRun, OfAModelNeedsItsConfigAlone) {
+  const TinyRun run;
+  std::filesystem::create_directory(run.path() / "model");
+  std::filesystem::copy(run.path() / "config.json", run.path() / "model");
+  const Words model = {"model.config=\"\"", "model.path=" + (run.path() / "model").string()};
+  EXPECT_TRUE(dry_run(run, model).at("fits").get<bool>());
+  expect_refusal(run.command(model), 5, {"neither model.safetensors nor"});
+}
+
 /// The planner has the bytes between sites from the same list of a step.
 TEST(DryRun, OfSitesPredictsTheStepFromTheBytesThatItCounts) {
   const TinyRun run;
