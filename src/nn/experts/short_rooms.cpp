@@ -24,17 +24,18 @@ std::int64_t columns_of(std::int64_t width, std::int64_t parts) {
 ShortRooms::ShortRooms(std::int64_t tokens, std::int64_t slots, std::int64_t width,
                        std::int64_t inside, bool is_followed)
     : rows_(tokens * slots), width_(width), inside_(inside) {
-  const std::int64_t parts = rows_ <= kFewRows ? 1 : parts_of(slots, 2), kept = 2 * inside;
+  const std::int64_t parts = rows_ <= kFewRows ? 1 : parts_of(slots, 2);
   are_needed_ = parts > 1;
   beside_all_ = {parts_of(rows_, parts), columns_of(width, parts)};
   beside_own_ = {rows_, width};
   elements_ = std::max(beside_all_.rows * width, rows_ * beside_all_.columns);
-  if (are_needed_ && is_followed && rows_ * width - elements_ <= rows_ * kept) {
+  if (!are_needed_) return;
+  const std::int64_t kept = 2 * rows_ * inside;  // gate and up, by the layer behind
+  if (is_followed && rows_ * width - elements_ <= kept) {
     beside_all_ = beside_own_;
-    elements_ = rows_ * std::max(width, kept);
+    elements_ = std::max(rows_ * width, kept);
     return;
   }
-  if (!are_needed_) return;
   const std::int64_t for_insides = rows_ * inside;
   const std::int64_t most_rows = std::max(std::min(for_insides / width, elements_ / inside),
                                           std::min(rows_, elements_ / width));

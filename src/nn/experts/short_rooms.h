@@ -31,7 +31,7 @@ class ShortRooms {
   const Stretch& beside_all() const { return beside_all_; }
   /// Rows beside their own insides; columns of all rows without any.
   const Stretch& beside_own() const { return beside_own_; }
-  /// No more than two experts a token, or few rows.
+  /// More than two experts a token, and more than a few rows.
   bool are_needed() const { return are_needed_; }
 
   /// Of both rooms.
