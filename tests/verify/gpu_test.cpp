@@ -44,11 +44,12 @@ class Gpu : public ::testing::Test {
 
 /// In bf16 a token may take the other one of two experts with next to equal scores: its logits are
 /// then others, and in a small batch those of all by some percent; losses are not.
-void expect_to_hold(const ReferenceReport& report, const fs::path& folder, DType dtype) {
+void expect_to_hold(const ReferenceReport& report, const fs::path& folder, DType dtype,
+                    double most_of_logits = 2.5e-2) {
   const bool may_choose_others =
       dtype == DType::bf16 && read_model_spec(folder / "config.json").experts.has_value();
   if (may_choose_others && report.logits_rel > 2e-2) {
-    EXPECT_LT(report.logits_rel, 0.1) << folder;
+    EXPECT_LT(report.logits_rel, most_of_logits) << folder;
     EXPECT_LT(report.loss_abs, 1e-2) << folder;
     EXPECT_LT(report.train_loss_abs, 3e-2) << folder;
     return;
@@ -58,10 +59,12 @@ void expect_to_hold(const ReferenceReport& report, const fs::path& folder, DType
 
 TEST_F(Gpu, ReferencesHoldInFloat32AndInBf16) {
   for (const fs::path& folder : references()) {
+    // More of its tokens choose others.
+    const double most_of_logits = folder.filename() == "heddle-moe" ? 0.1 : 2.5e-2;
     for (const DType dtype : {DType::f32, DType::bf16}) {
       run_ranks(1, [&](World& world) {
         expect_to_hold(verify_reference(folder, {.device = kGpu, .dtype = dtype}, world), folder,
-                       dtype);
+                       dtype, most_of_logits);
       });
     }
   }
