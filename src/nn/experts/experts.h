@@ -29,9 +29,9 @@ struct ExpertDivision {
 ///
 /// Between the passes only the insides of the experts, gate_e x and up_e x, are kept, and the
 /// routing; rows are gathered again, and gradients of weights come from the insides. Rows as wide
-/// as x are there for no more at once than there are tokens (on a GPU twice as many, ShortRooms),
-/// however many experts a token has. Where experts are divided over ranks, the rows that came from
-/// others are kept too, or come again in backward.
+/// as x are there for no more at once than there are tokens, on a GPU for as many as ShortRooms
+/// have, so that the most that is held does not grow with the experts of a token. Where experts are
+/// divided over ranks, the rows that came from others are kept too, or come again in backward.
 /// What of rows and weights travels is an ExchangePlan's, which may differ from call to call.
 ///
 /// experts.cpp has forward, experts_backward.cpp the gradients; experts_rows.cpp says which rows
